@@ -9,7 +9,7 @@ class Outcome(StrEnum):
     """The outcome table; the docstring of each says when it holds."""
 
     COMPLETE = "complete"
-    """Ended as meant: finish_reason stop, length, tool_calls or content_filter; usage where asked; [DONE]; proper end."""
+    """Ended as meant: finish_reason stop, length, tool_calls, content_filter; usage where asked; [DONE]; proper end."""
     COMPLETE_MISSING_DONE = "complete_missing_done"
     """The same without [DONE], or with [DONE] and then no proper end of the body: a success with a warning."""
     EMPTY_COMPLETION = "empty_completion"

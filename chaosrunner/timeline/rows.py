@@ -93,9 +93,7 @@ class Journal(Base, tag_field="kind", tag="journal"):
     """An entry of the undo journal changed its state."""
 
     entry: str
-    event: Literal[
-        "intent", "applied", "not_applied", "undone", "already_undone", "changed_by_others", "undo_failed"
-    ]
+    event: Literal["intent", "applied", "not_applied", "undone", "already_undone", "changed_by_others", "undo_failed"]
     target: Target
     fault: str
     detail: str | None = None
