@@ -45,7 +45,7 @@ class Probe(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     name: str
     dialect: str
-    shapes: list[str] = [""]
+    shapes: list[str] = msgspec.field(default_factory=lambda: [""])
     """Classes of the request mix; each must have been seen warm."""
     slo: dict[str, float] = {}
     """ttft, ttft_answer, tpot, e2e, chunk_gap: seconds."""

@@ -128,7 +128,8 @@ def unfinished(path: Path) -> pa.Table:
     """
     sent: dict[str, RequestSent] = {}
     seen: dict[str, RequestHeaders] = {}
-    decode_sent, decode_headers = (msgspec.json.Decoder(t).decode for t in (RequestSent, RequestHeaders))
+    decode_sent = msgspec.json.Decoder(RequestSent).decode
+    decode_headers = msgspec.json.Decoder(RequestHeaders).decode
     name = msgspec.json.Decoder(_Name)
     last = b""
     for line in lines(path):

@@ -1,0 +1,34 @@
+# Each goal does its own set-up: a virtual environment in .venv, with everything that it needs.
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/chaosrunner
+
+.PHONY: drill test check bench clean
+
+# The main job: one drill that must fail for the expected reason, and its graceful twin, which must pass.
+drill: $(VENV)/ready
+	$(RUN) rehearse drills/lab-evict-one-replica.yaml drills/lab-evict-one-replica-graceful.yaml \
+	  --expect failed:loss_on_victim,incomplete_200 --expect passed
+
+# All tests, and the checks on style, types and the rules between rooms.
+test: check
+	$(VENV)/bin/pytest --cov --cov-report=term:skip-covered
+
+check: $(VENV)/ready
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
+
+# Figures about speed and memory; takes some minutes.
+bench: $(VENV)/ready
+	$(VENV)/bin/python -m benchmarks
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "chaosrunner needs Python 3.11 or newer; say PYTHON=python3.12, for instance")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .coverage .*_cache

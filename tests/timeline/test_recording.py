@@ -1,0 +1,160 @@
+"""What was written can be read: finished, crashed in the middle of a line, and with secrets masked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from chaosrunner.errors import UserError
+from chaosrunner.timeline import manifest as manifests
+from chaosrunner.timeline import reader, rows
+from chaosrunner.timeline.outcomes import Outcome
+from chaosrunner.timeline.redact import MASK, Redactor
+from chaosrunner.timeline.tables import REQUEST_SCHEMA
+from chaosrunner.timeline.writer import ROWS, Writer
+
+
+def manifest(**changes: object) -> manifests.Manifest:
+    base = manifests.Manifest(
+        run="20261129-180000-abcd",
+        drill="d",
+        playbook="p",
+        anchor=1795970000.5,
+        workload=manifests.Workload(namespace="n", selector="app=chat"),
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def request(number: int, **changes: object) -> rows.Request:
+    base = rows.Request(
+        at=number + 0.9,
+        request=f"chat-{number}",
+        probe="chat",
+        outcome=Outcome.COMPLETE.value,
+        sent=float(number),
+        status=200,
+        tokens=8,
+        usage=rows.Usage(prompt_tokens=3, completion_tokens=8),
+        chunks=[number + 0.1, number + 0.2],
+        done=True,
+        ended_properly=True,
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def write(folder: Path, given: list[rows.Row], *, close: bool = True) -> reader.Recording:
+    writer = Writer(folder, manifest())
+    for row in given:
+        writer.emit(row)
+    if close:
+        writer.close()
+    return reader.Recording.open(folder)
+
+
+def some_rows() -> list[rows.Row]:
+    return [
+        rows.Run(at=0.0, event="started"),
+        rows.RequestSent(at=1.0, request="chat-1", probe="chat"),
+        rows.Pod(at=1.2, seen="ADDED", name="a", uid="u", version="1", containers=[rows.ContainerState(name="m")]),
+        rows.RequestHeaders(at=1.3, request="chat-1", status=200, pod="a"),
+        request(1),
+        rows.RequestSent(at=2.0, request="chat-2", probe="chat", once=True),
+        rows.RequestHeaders(at=2.1, request="chat-2", status=200, pod="b"),
+        rows.Clock(at=2.2, wall=1795970002.7),
+    ]
+
+
+def test_rows_read_back_as_written_in_order_of_their_ids(tmp_path: Path) -> None:
+    given = some_rows()
+    recording = write(tmp_path / "r", given)
+    assert list(recording.rows()) == given
+    assert [row.id for row in recording.rows()] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [row.id for row in recording.events()] == [1, 3, 8]
+
+
+def test_parquet_and_json_lines_give_the_same_table(tmp_path: Path) -> None:
+    given: list[rows.Row] = [
+        request(n, error="x\ny" if n % 2 else None, chunks=None if n % 3 else [1.5]) for n in range(50)
+    ]
+    finished = write(tmp_path / "finished", given).requests()
+    crashed = write(tmp_path / "crashed", given, close=False).requests()
+    assert finished.schema == REQUEST_SCHEMA
+    assert finished.equals(crashed)
+    assert finished.to_pylist()[3]["usage"] == {"prompt_tokens": 3, "completion_tokens": 8}
+
+
+def test_the_schema_holds_every_field_of_the_row() -> None:
+    fields = {field.name for field in msgspec.structs.fields(rows.Request)}
+    assert set(REQUEST_SCHEMA.names) == fields
+
+
+def test_a_crash_in_the_middle_of_a_line_loses_only_that_line(tmp_path: Path) -> None:
+    recording = write(tmp_path / "r", some_rows(), close=False)
+    with (tmp_path / "r" / ROWS).open("ab") as file:
+        file.write(b'{"kind":"clock","at":3.0,"wa')
+    assert recording.crashed
+    assert len(list(recording.rows())) == 8
+    table = recording.requests()
+    assert table["outcome"].to_pylist() == ["complete", "unfinished"]
+    lost = table.to_pylist()[1]
+    # The last thing that the runner is known to have done was the clock row at 2.2.
+    assert (lost["sent"], lost["at"], lost["status"], lost["pod"], lost["once"]) == (2.0, 2.2, 200, "b", True)
+
+
+def test_secrets_are_masked_in_rows_and_manifest(tmp_path: Path) -> None:
+    secret = 'sk-"quoted"\\and-ü'
+    writer = Writer(tmp_path / "r", manifest(sources={"d.yaml": f"key: {secret}"}), Redactor([secret, ""]))
+    writer.emit(request(1, error=f"Incorrect API key: {secret}"))
+    writer.close()
+    text = (tmp_path / "r" / ROWS).read_text() + (tmp_path / "r" / manifests.NAME).read_text()
+    assert MASK in text
+    assert "quoted" not in text
+    recording = reader.Recording.open(tmp_path / "r")
+    assert recording.requests()["error"].to_pylist() == [f"Incorrect API key: {MASK}"]
+
+
+def test_the_final_manifest_counts_rows_and_hashes_files(tmp_path: Path) -> None:
+    found = write(tmp_path / "r", some_rows()).manifest
+    assert found.rows == {"clock": 1, "pod": 1, "request": 1, "request_headers": 2, "request_sent": 2, "run": 1}
+    assert found.files[ROWS] == manifests.sha256(tmp_path / "r" / ROWS)
+    assert set(found.files) == {ROWS, "requests.parquet", "events.parquet"}
+
+
+def test_what_is_no_recording_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no recording here"):
+        reader.Recording.open(tmp_path)
+    (tmp_path / manifests.NAME).write_text("{]")
+    with pytest.raises(UserError, match="not a manifest"):
+        reader.Recording.open(tmp_path)
+    manifests.write(tmp_path, manifest(format=99))
+    with pytest.raises(UserError, match="Upgrade"):
+        reader.Recording.open(tmp_path)
+    manifests.write(tmp_path, manifest())
+    (tmp_path / ROWS).write_text('{"kind":"clock","at":1,"wall":2}\n{"kind":"nonsense"}\n')
+    with pytest.raises(UserError, match=f"{ROWS}:2: not a row"):
+        list(reader.Recording.open(tmp_path).rows())
+
+
+def test_latest_run_id_drill_and_folder_all_name_a_recording(tmp_path: Path) -> None:
+    for drill, run in (("a", "20261129-180000-aaaa"), ("b", "20261129-190000-bbbb"), ("a", "20261128-180000-cccc")):
+        write(tmp_path / drill / run, [rows.Run(at=0.0, event="started")])
+    names = {
+        "latest": "20261129-190000-bbbb",
+        "a": "20261129-180000-aaaa",
+        "20261128-180000-cccc": "20261128-180000-cccc",
+    }
+    for name, run in names.items():
+        assert reader.resolve(tmp_path, name).folder.name == run
+    assert reader.resolve(tmp_path, str(tmp_path / "b" / "20261129-190000-bbbb")).folder.parent.name == "b"
+    with pytest.raises(UserError, match="neither"):
+        reader.resolve(tmp_path, "c")
+
+
+def test_a_large_block_of_requests_keeps_order(tmp_path: Path) -> None:
+    given: list[rows.Row] = [request(n, error="e" * 2000) for n in range(20_000)]
+    table = write(tmp_path / "r", given, close=False).requests(["id", "sent"])
+    assert table["sent"].to_pylist() == [float(n) for n in range(20_000)]
+    assert isinstance(table, pa.Table)
