@@ -1,0 +1,210 @@
+"""A change of fields and its undo as JSON Patches (RFC 6902): pure, objects in, operations out.
+
+The change and the annotation that tells how to undo it are one patch, so no crash falls between them. Each patch
+tests the object's uid and resourceVersion: it applies to the state that was read, or to nothing. (A `test` of a
+previous value cannot say "was absent"; the resourceVersion says it of every field at once.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from chaosrunner.journal.journal import Connection, Entry, Field, State
+from chaosrunner.journal.process import Process
+from chaosrunner.timeline import rows
+
+ANNOTATION = "chaosrunner.dev/undo"
+"""Annotation on a changed object: a `Note` as JSON. It is enough to undo the change where the journal is lost."""
+
+MANAGER = "chaosrunner"
+"""Our fieldManager: the API server keeps, per field, who wrote it last (`metadata.managedFields`)."""
+
+Object = dict[str, Any]
+Operation = dict[str, Any]
+
+
+class Note(msgspec.Struct, kw_only=True, frozen=True):
+    """What the annotation holds."""
+
+    run: str
+    entry: str
+    drill: str
+    fault: str
+    fields: tuple[Field, ...]
+    owner: Process
+    wall: float
+    """Unix seconds when the change was announced."""
+
+
+class Decision(msgspec.Struct, kw_only=True, frozen=True):
+    """What is to be done about an entry. Without operations `state` is final; with some, it holds once they applied."""
+
+    state: State
+    operations: list[Operation] = []
+    detail: str | None = None
+
+
+def get(obj: Object, pointer: str) -> Any:
+    """The value at a JSON pointer, None where it or a parent is absent."""
+    value: Any = obj
+    for token in _tokens(pointer):
+        if not isinstance(value, dict) or token not in value:
+            return None
+        value = value[token]
+    return value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality as the API has it: an optional boolean that is false is not stored, so false and absent are one."""
+    return one == other or (one in (None, False) and other in (None, False))
+
+
+def note_of(obj: Object) -> Note | None:
+    """The undo annotation of an object; None where there is none, or none that we can read."""
+    raw = get(obj, _annotation_path())
+    if not isinstance(raw, str):
+        return None
+    try:
+        return msgspec.json.decode(raw, type=Note)
+    except msgspec.DecodeError:
+        return None
+
+
+def change(obj: Object, entry: Entry) -> list[Operation]:
+    """The patch that makes `entry`'s change on `obj` and annotates it."""
+    note = Note(
+        run=entry.run,
+        entry=entry.entry,
+        drill=entry.drill,
+        fault=entry.fault,
+        fields=entry.fields,
+        owner=entry.owner,
+        wall=entry.wall,
+    )
+    annotation = msgspec.json.encode(note).decode()
+    annotate: list[Operation] = (
+        [{"op": "add", "path": _annotation_path(), "value": annotation}]
+        if get(obj, "/metadata/annotations") is not None
+        else [{"op": "add", "path": "/metadata/annotations", "value": {ANNOTATION: annotation}}]
+    )
+    changes = [_assign(obj, field.path, field.desired) for field in entry.fields]
+    return [*_unchanged(obj), *(op for op in changes if op is not None), *annotate]
+
+
+def undo(obj: Object, entry: Entry, state: State) -> Decision:
+    """How to undo `entry`, whose last state is `state`, on `obj` as it is now.
+
+    A field goes back to its previous value only if it still is as this entry left it: it has the desired value,
+    our annotation is on the object (or, where something stripped it, the API server names us as the only writer
+    of the field) and nobody else is named as its writer.
+    """
+    if entry.target.uid is not None and get(obj, "/metadata/uid") != entry.target.uid:
+        return Decision(state="already_undone", detail="undone_by_removal: another object has this name now")
+    note = note_of(obj)
+    ours = note is not None and note.entry == entry.entry
+    restore: list[Operation] = []
+    restored: list[str] = []
+    foreign: list[str] = []
+    for field in entry.fields:
+        now = get(obj, field.path)
+        if same(now, field.previous):
+            continue
+        writers = _managers(obj, field.path)
+        others = sorted(writers - {MANAGER})
+        proven = ours or (note is None and state != "intent" and writers == {MANAGER})
+        if proven and same(now, field.desired) and not others:
+            operation = _assign(obj, field.path, field.previous)
+            restore += [operation] if operation is not None else []
+            restored.append(field.path)
+        else:
+            foreign.append(f"{field.path} is {now!r}" + (f", written by {', '.join(others)}" if others else ""))
+    if ours:
+        restore.append(_drop_annotation(obj))
+    final: State
+    if foreign:
+        final = "changed_by_others" if ours or state != "intent" else "not_applied"
+    elif restored:
+        final = "undone"
+    else:
+        final = "already_undone" if ours or state != "intent" else "not_applied"
+    detail = "; ".join(foreign) or None
+    if foreign and restored:
+        detail = f"left as others want it: {detail}; put back: {', '.join(restored)}"
+    return Decision(state=final, operations=[*_unchanged(obj), *restore] if restore else [], detail=detail)
+
+
+def command(entry: Entry) -> str:
+    """The kubectl command by which a person can do what undo could not."""
+    kind, name = entry.target.kind.lower(), entry.target.name
+    flags = []
+    if entry.connection.kubeconfig:
+        flags.append(f"--kubeconfig {entry.connection.kubeconfig}")
+    if entry.connection.context:
+        flags.append(f"--context {entry.connection.context}")
+    if entry.target.namespace:
+        flags.append(f"--namespace {entry.target.namespace}")
+    merge: dict[str, Any] = {"metadata": {"annotations": {ANNOTATION: None}}}
+    for field in entry.fields:
+        *parents, last = _tokens(field.path)
+        at = merge
+        for token in parents:
+            at = at.setdefault(token, {})
+        at[last] = field.previous
+    patch = msgspec.json.encode(merge).decode()
+    return " ".join(["kubectl", *flags, "patch", kind, name, "--type=merge", f"-p '{patch}'"])
+
+
+def entry(note: Note, target: rows.Target, resource: str, connection: Connection) -> Entry:
+    """The entry that an annotation tells of; the connection is the reader's own."""
+    return Entry(
+        entry=note.entry,
+        run=note.run,
+        drill=note.drill,
+        fault=note.fault,
+        target=target,
+        resource=resource,
+        fields=note.fields,
+        connection=connection,
+        owner=note.owner,
+        wall=note.wall,
+    )
+
+
+def _unchanged(obj: Object) -> list[Operation]:
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": get(obj, "/metadata/uid")},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": get(obj, "/metadata/resourceVersion")},
+    ]
+
+
+def _assign(obj: Object, path: str, value: Any) -> Operation | None:
+    if value is not None:
+        return {"op": "add", "path": path, "value": value}  # RFC 6902 4.1: `add` replaces what is there
+    return {"op": "remove", "path": path} if get(obj, path) is not None else None
+
+
+def _annotation_path() -> str:
+    return "/metadata/annotations/" + ANNOTATION.replace("~", "~0").replace("/", "~1")
+
+
+def _drop_annotation(obj: Object) -> Operation:
+    last = set(get(obj, "/metadata/annotations")) == {ANNOTATION}
+    return {"op": "remove", "path": "/metadata/annotations" if last else _annotation_path()}
+
+
+def _managers(obj: Object, pointer: str) -> set[str]:
+    """Who wrote the field last, by managedFields (FieldsV1: each key of the path prefixed with `f:`)."""
+    found = set()
+    for managed in get(obj, "/metadata/managedFields") or []:
+        at = managed.get("fieldsV1", {})
+        for token in _tokens(pointer):
+            at = at.get(f"f:{token}") if isinstance(at, dict) else None
+        if at is not None and managed.get("manager"):
+            found.add(managed["manager"])
+    return found
+
+
+def _tokens(pointer: str) -> list[str]:
+    return [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]

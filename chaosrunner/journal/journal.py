@@ -1,0 +1,249 @@
+"""The journal's file: append-only JSON lines, each on the disk before the call that it announces.
+
+An entry begins with an `intent` line: the object, the fields with their previous and desired values, how to
+reach the cluster again, and who owns the run. `mark` lines follow as its state changes. The intent alone is
+enough to undo the change, in another process, after the first was killed at any instruction.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio.to_thread
+import msgspec
+import structlog
+
+from chaosrunner.journal import process
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.clock import Clock
+from chaosrunner.timeline.writer import Emit
+
+log = structlog.get_logger()
+
+NAME = "journal.jsonl"
+"""File name of a journal inside a recording's folder."""
+
+State = Literal["intent", "applied", "not_applied", "undone", "already_undone", "changed_by_others", "undo_failed"]
+"""intent: about to be sent. applied: the cluster took it. not_applied: it did not. undone: put back as it was.
+already_undone: nothing was left to put back (somebody did it, or the object is gone). changed_by_others: somebody
+changed the field since, so it was left as they want it. undo_failed: tried in vain."""
+
+OPEN: frozenset[State] = frozenset({"intent", "applied", "undo_failed"})
+"""States that still ask for an undo."""
+
+
+class Connection(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """How to reach the cluster again: references only, never a secret."""
+
+    kubeconfig: str | None = None
+    """Path; None means kubectl's rules (KUBECONFIG, ~/.kube/config, in-cluster)."""
+    context: str | None = None
+    server: str | None = None
+    namespace: str | None = None
+    as_user: str | None = None
+    as_group: tuple[str, ...] = ()
+
+
+class Field(msgspec.Struct, kw_only=True, frozen=True):
+    """One field of an object. Values are JSON; None means that the field is absent."""
+
+    path: str
+    """JSON pointer (RFC 6901) from the object's root; its parent exists."""
+    previous: Any
+    desired: Any
+
+
+class Entry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="line", tag="intent"):
+    """An announced change, as written before the call."""
+
+    entry: str
+    run: str
+    drill: str
+    fault: str
+    target: rows.Target
+    resource: str
+    """API path of the object, `/api/v1/nodes/n1`."""
+    fields: tuple[Field, ...]
+    connection: Connection
+    owner: process.Process
+    wall: float
+    """Unix seconds."""
+
+
+class Mark(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="line", tag="mark"):
+    """An entry's new state."""
+
+    entry: str
+    state: State
+    wall: float
+    detail: str | None = None
+
+
+class Journal:
+    """One run's journal, open for writing."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        run: str,
+        drill: str,
+        connection: Connection,
+        clock: Clock | None = None,
+        emit: Emit | None = None,
+    ) -> None:
+        """Opens or creates `path`. With `clock` and `emit`, every line also becomes a row of the timeline.
+
+        Raises OSError if the folder cannot be written: then nothing may be changed.
+        """
+        self.path = path
+        self._run = run
+        self._drill = drill
+        self._connection = connection
+        self._clock = clock
+        self._emit = emit
+        self._owner = process.current()
+        self._file = _Appender(path)
+        self._states: dict[str, tuple[Entry, State]] = {}
+
+    async def intend(self, *, fault: str, target: rows.Target, resource: str, fields: Sequence[Field]) -> Entry:
+        """Announces a change; returns when the announcement is on the disk, and only then may the call be sent."""
+        entry = Entry(
+            entry=uuid.uuid4().hex[:12],
+            run=self._run,
+            drill=self._drill,
+            fault=fault,
+            target=target,
+            resource=resource,
+            fields=tuple(fields),
+            connection=self._connection,
+            owner=self._owner,
+            wall=time.time(),
+        )
+        await self._file.append(entry)
+        self._note(entry, "intent", None)
+        return entry
+
+    async def mark(self, entry: Entry, state: State, detail: str | None = None) -> None:
+        """Writes the entry's new state."""
+        await self._file.append(Mark(entry=entry.entry, state=state, wall=time.time(), detail=detail))
+        self._note(entry, state, detail)
+
+    def open(self) -> list[Entry]:
+        """Entries of this run that still ask for an undo, newest first."""
+        return [entry for entry, state in reversed(self._states.values()) if state in OPEN]
+
+    def state(self, entry: Entry) -> State:
+        return self._states[entry.entry][1]
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _note(self, entry: Entry, state: State, detail: str | None) -> None:
+        self._states[entry.entry] = (entry, state)
+        log.debug("journal", entry=entry.entry, state=state, target=entry.target.name, detail=detail)
+        if self._emit is not None and self._clock is not None:
+            self._emit(
+                rows.Journal(
+                    at=self._clock.now(),
+                    entry=entry.entry,
+                    event=state,
+                    target=entry.target,
+                    fault=entry.fault,
+                    detail=detail,
+                )
+            )
+
+
+class Reopened:
+    """A journal that another process left behind: read, and marked by `recover`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._states = {entry.entry: (entry, state) for entry, state in read(path)}
+
+    def open(self) -> list[Entry]:
+        """Entries that still ask for an undo, newest first."""
+        return [entry for entry, state in reversed(self._states.values()) if state in OPEN]
+
+    def state(self, entry: Entry) -> State:
+        return self._states[entry.entry][1]
+
+    async def mark(self, entry: Entry, state: State, detail: str | None = None) -> None:
+        """Writes the entry's new state."""
+        file = _Appender(self.path)
+        try:
+            await file.append(Mark(entry=entry.entry, state=state, wall=time.time(), detail=detail))
+        finally:
+            file.close()
+        self._states[entry.entry] = (entry, state)
+
+
+class _Appender:
+    """Appends lines to a file; a line counts as written when it would survive the loss of power."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._file).st_size
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    async def append(self, line: Entry | Mark) -> None:
+        data = b"\n" * self._torn + msgspec.json.encode(line) + b"\n"
+        self._torn = False
+        # Away from the event loop: a slow disk must not age the receive times of streams. Shielded, since an
+        # abort between writing and returning would leave an entry on the disk that nobody here knows of.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._write, data)
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._file, data) :]
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+_decoder = msgspec.json.Decoder(Entry | Mark)
+
+
+def read(path: Path) -> list[tuple[Entry, State]]:
+    """Every entry of a journal with its last state, in the order of writing.
+
+    A torn line is skipped: it was not on the disk as a whole, so the call that it announces was never sent.
+    Raises OSError if the file cannot be read.
+    """
+    states: dict[str, tuple[Entry, State]] = {}
+    for number, raw in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not raw:
+            continue
+        try:
+            line = _decoder.decode(raw)
+        except msgspec.DecodeError:
+            log.warning("torn line in journal", path=str(path), line=number)
+            continue
+        if isinstance(line, Entry):
+            states[line.entry] = (line, "intent")
+        elif line.entry in states:
+            states[line.entry] = (states[line.entry][0], line.state)
+    return list(states.values())
+
+
+def open_entries(path: Path) -> list[Entry]:
+    """Entries that still ask for an undo, newest first."""
+    return Reopened(path).open()
+
+
+def find_journals(timelines: Path) -> list[Path]:
+    """Journals under `timelines/<drill>/<run>/`, oldest run first (run ids begin with the UTC time)."""
+    return sorted(timelines.glob(f"*/*/{NAME}"), key=lambda path: path.parent.name)
