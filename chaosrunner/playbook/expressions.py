@@ -543,7 +543,7 @@ class _Parser:
         try:
             return parse_duration(token.text)
         except ValueError as error:
-            raise self.error(str(error), token)
+            raise self.error(str(error), token) from None
 
     def expect(self, mark: str) -> None:
         if self.token.text != mark:

@@ -1,0 +1,814 @@
+"""Playbooks and drills as data.
+
+Plain times are seconds (float). Field names are the keys of the YAML; where a key is a Python keyword or has a
+hyphen, the attribute is `for_`, `from_`, `delete_pod`, `probe_once`. Every docstring below a field is also its
+description in the JSON Schema that editors show.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic.json_schema import WithJsonSchema
+
+from chaosrunner.playbook.base import (
+    Duration,
+    Model,
+    Name,
+    Percent,
+    PositiveDuration,
+    Quantity,
+    Selector,
+    Text,
+    mistake,
+    reader,
+)
+from chaosrunner.playbook.expressions import ANSWERS, OUTCOMES, Expression, parse, suggest
+from chaosrunner.playbook.secret import Secret, is_sensitive
+
+API_VERSION = "chaosrunner.dev/v1"
+
+ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+def exactly_one(model: Model, names: tuple[str, ...], what: str) -> str:
+    """The one of the fields `names` that is given; raises a mistake where it is not exactly one."""
+    given = [name for name in names if getattr(model, name) is not None]
+    if len(given) == 1:
+        return given[0]
+    keys = [type(model).model_fields[name].alias or name for name in names]
+    found = " and ".join(type(model).model_fields[name].alias or name for name in given) or "none"
+    raise mistake(f"{what} has exactly one of {', '.join(keys)}; found {found}")
+
+
+class Metadata(Model):
+    name: Name
+    """Name by which the file is found and reported."""
+    tags: list[Name] = Field(default_factory=list)
+    """Words to choose drills by."""
+
+
+# --- parameters -------------------------------------------------------------------------------------------
+
+
+class Parameter(Model):
+    """A value that a drill (or `-p name=value`) gives, written `${name}` where it is used."""
+
+    type: Literal["string", "integer", "number", "boolean", "duration", "percent"]
+    """What the value is: text, whole number, number, true/false, a duration (30s) or a percentage (50%)."""
+    default: Any = None
+    """Value where none is given; without a default a value must be given."""
+    minimum: Any = None
+    """Least value allowed (integer, number, duration, percent)."""
+    maximum: Any = None
+    """Largest value allowed (integer, number, duration, percent)."""
+    enum: list[Any] | None = Field(default=None, min_length=1)
+    """The only values allowed."""
+    description: str = ""
+    """What the value is for, shown by `plan` and by editors."""
+
+
+# --- probes -----------------------------------------------------------------------------------------------
+
+
+class Message(Model):
+    role: Text
+    """system, user, assistant, ..."""
+    content: str | list[dict[str, Any]]
+    """Text, or content parts as the API takes them."""
+
+
+class OpenAI(Model):
+    """Streaming requests to an OpenAI-compatible server."""
+
+    api: Literal["completions", "chat"] = "completions"
+    """Which endpoint: /v1/completions or /v1/chat/completions."""
+    model: Text | None = None
+    """Model asked for; the drill's `endpoint.model` where absent."""
+    max_tokens: int = Field(default=128, ge=1)
+    """Longest answer, tokens."""
+    prompt: str | None = None
+    """The prompt (in chat: the one user message). `{{ nonce }}` differs in each request and defeats prefix caches."""
+    messages: list[Message] | None = Field(default=None, min_length=1)
+    """The messages of a chat, instead of `prompt`."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Sampling temperature; the server's default where absent."""
+    ignore_eos: bool | None = None
+    """Generate to `max_tokens` whatever the model says (vLLM's extension)."""
+    min_tokens: int | None = Field(default=None, ge=0)
+    """Least answer, tokens (vLLM's extension)."""
+    body: dict[str, Any] = Field(default_factory=dict)
+    """More fields for the body of the request."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> OpenAI:
+        if self.prompt is not None and self.messages is not None:
+            raise mistake("prompt and messages exclude each other")
+        if self.messages is not None and self.api != "chat":
+            raise mistake("messages belong to a chat", "set api: chat, or use prompt")
+        if self.min_tokens is not None and self.min_tokens > self.max_tokens:
+            raise mistake(f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}")
+        return self
+
+
+class Terminal(Model):
+    """How a stream ends that was ended on purpose: exactly one of `data`, `event`, `eof`."""
+
+    data: str | None = None
+    """An event with exactly this data."""
+    event: str | None = None
+    """An event of this type."""
+    eof: Literal[True] | None = None
+    """The proper end of the body is enough: a cut between two events is then not seen as such."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Terminal:
+        exactly_one(self, ("data", "event", "eof"), "terminal")
+        return self
+
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+UrlPath = Annotated[str, Field(pattern=r"^/\S*$")]
+
+
+class ServerSentEvents(Model):
+    """A stream of server-sent events that is not OpenAI's."""
+
+    method: Method = "GET"
+    path: UrlPath
+    """Path below the drill's endpoint URL."""
+    body: dict[str, Any] | list[Any] | str | None = None
+    """JSON (mapping or list) or text."""
+    terminal: Terminal = Terminal(data="[DONE]")
+    """How a complete stream ends."""
+
+
+class HttpExpect(Model):
+    status: int | list[int] = 200
+    """Status, or one of several, that is a success."""
+
+
+class Http(Model):
+    """Plain requests; a success is a proper end of the body with the expected status."""
+
+    method: Method = "GET"
+    path: UrlPath
+    """Path below the drill's endpoint URL."""
+    body: dict[str, Any] | list[Any] | str | None = None
+    """JSON (mapping or list) or text."""
+    expect: HttpExpect = HttpExpect()
+
+
+class Closed(Model):
+    """A fixed number of users, each sending its next request when the last one ended."""
+
+    concurrency: int = Field(ge=1, le=10_000)
+    """Requests in flight."""
+    pause: Duration = 0.0
+    """Time between the end of a request and the next of the same user."""
+
+
+class Load(Model):
+    closed: Closed
+    """Closed loop."""
+
+
+class Timeouts(Model):
+    connect: PositiveDuration = 10.0
+    """Longest TCP and TLS handshake."""
+    first_byte: PositiveDuration = 60.0
+    """Longest wait for the response headers."""
+    idle: PositiveDuration = 30.0
+    """Longest silence in a body: no byte at all."""
+    token_idle: PositiveDuration = 60.0
+    """Longest time without a token; comments and keep-alives do not count."""
+    total: PositiveDuration = 600.0
+    """Longest request."""
+
+
+class Slo(Model):
+    """What a good request is; see goodput, good_share and warm."""
+
+    ttft: PositiveDuration | None = None
+    """Time to the first token of any kind."""
+    tpot: PositiveDuration | None = None
+    """Time per output token after the first."""
+    e2e: PositiveDuration | None = None
+    """Sending to proper end."""
+    chunk_gap: PositiveDuration | None = None
+    """Largest time between two chunks with content."""
+
+    @property
+    def empty(self) -> bool:
+        return all(value is None for value in (self.ttft, self.tpot, self.e2e, self.chunk_gap))
+
+
+class Shape(Model):
+    """One class of requests in a mix; what it leaves out is taken from the probe."""
+
+    name: Name
+    weight: float = Field(default=1.0, gt=0)
+    """Share of the requests, relative to the other shapes."""
+    prompt: str | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    min_tokens: int | None = Field(default=None, ge=0)
+    body: dict[str, Any] = Field(default_factory=dict)
+
+
+class Probe(Model):
+    """A traffic source: what it sends (exactly one of `openai`, `sse`, `http`), how much, and what is good."""
+
+    name: Name
+    openai: OpenAI | None = None
+    sse: ServerSentEvents | None = None
+    http: Http | None = None
+    load: Load = Load(closed=Closed(concurrency=1))
+    """How many requests; one at a time where absent."""
+    timeouts: Timeouts = Timeouts()
+    slo: Slo = Slo()
+    connection: Literal["new", "reused"] = "reused"
+    """Whether each request opens a connection, or an idle one is used again."""
+    fixed_length: bool = False
+    """Whether an answer must have exactly `max_tokens` tokens; others are `wrong_length`."""
+    record_chunks: bool = True
+    """Whether the receive time of every chunk is recorded; without them chunk_gap percentiles are absent."""
+    mix: list[Shape] | None = Field(default=None, min_length=1)
+    """Several classes of requests in one load (openai only)."""
+
+    @property
+    def kind(self) -> str:
+        """openai, sse or http."""
+        return exactly_one(self, ("openai", "sse", "http"), "a probe")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Probe:
+        if self.kind != "openai" and (self.mix is not None or self.fixed_length):
+            raise mistake(f"{'mix' if self.mix else 'fixed_length'} belongs to openai probes")
+        if self.openai is None:
+            return self
+        shapes = self.mix or []
+        texts = [shape.prompt is not None or shape.messages is not None for shape in shapes] or [False]
+        if self.openai.prompt is None and self.openai.messages is None and not all(texts):
+            raise mistake("nothing to send: prompt is missing", 'like prompt: "Count from {{ nonce }}."')
+        if len({shape.name for shape in shapes}) < len(shapes):
+            raise mistake("two shapes of the mix have the same name")
+        if self.openai.api != "chat" and any(shape.messages for shape in shapes):
+            raise mistake("messages belong to a chat", "set api: chat, or use prompt")
+        return self
+
+
+# --- steps ------------------------------------------------------------------------------------------------
+
+
+def _read_answer(value: Any) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
+        return value
+    if isinstance(value, str):
+        if value in ANSWERS:
+            return value
+        raise ValueError(f'unknown answer "{value}"; {suggest(value, ANSWERS) or "one of: " + ", ".join(ANSWERS)}')
+    raise ValueError("expected an HTTP status like 429 or a class of answers like blocked_by_budget")
+
+
+Answer = Annotated[
+    int | str,
+    reader(_read_answer),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 100, "maximum": 599}, {"enum": list(ANSWERS)}]}),
+]
+"""HTTP status, or class of the answer."""
+
+Pick = Literal["most_in_flight", "least_in_flight", "random", "oldest", "newest"]
+
+
+class PodSource(Model):
+    """Narrows the candidates to exactly one of `selector`, `node`, `expression`."""
+
+    selector: Selector | None = None
+    """Pods of the workload that also carry these labels."""
+    node: Text | None = None
+    """Pods of the workload on this node."""
+    expression: Expression | None = None
+    """Pods for which this holds when the step fires, like `in_flight(target) >= 2`."""
+
+    @model_validator(mode="after")
+    def _one(self) -> PodSource:
+        exactly_one(self, ("selector", "node", "expression"), "from")
+        return self
+
+
+class Trigger(Model):
+    """When a fault fires."""
+
+    when: Expression | None = None
+    """Fire when this holds; `target` is each candidate in turn. At once where absent."""
+    within: PositiveDuration = 60.0
+    """Longest wait for `when`; then the run is inconclusive, and nothing was changed."""
+
+
+class PodFault(Trigger):
+    """Which Pods a fault takes."""
+
+    pods: Quantity = Quantity("one")
+    """How many: one, all, a number, or a percentage of the candidates (rounded down, at least one).
+    Candidates are the workload's Running Pods that are not terminating, frozen before the run."""
+    from_: PodSource | None = Field(default=None, alias="from")
+    """Narrows the candidates."""
+    pick: Pick = "most_in_flight"
+    """Which of the candidates come first."""
+    including: Literal["replacements"] | None = None
+    """`replacements`: Pods created by earlier faults of this run are candidates too."""
+    grace_period: Duration | None = None
+    """Termination grace period asked for, whole seconds; the Pod's own where absent."""
+    expect: Answer = "accepted"
+    """Answer that the step expects; any other fails it."""
+
+    @field_validator("grace_period")
+    @classmethod
+    def _whole(cls, value: float | None) -> float | None:
+        if value is not None and value != int(value):
+            raise mistake("Kubernetes knows grace periods in whole seconds only")
+        return value
+
+
+class Evict(PodFault):
+    """Ask the Eviction API to evict Pods, as a drain does; budgets are honoured."""
+
+    dry_run: bool = False
+    """Only ask (`dryRun=All`): the server answers as it would, and nothing is taken away."""
+    retry_for: Duration = 0.0
+    """How long an eviction that a budget refuses is tried again."""
+
+
+class DeletePod(PodFault):
+    """Delete Pods directly, past every budget."""
+
+    force: bool = False
+    """Remove the object at once (grace period 0), without waiting for the kubelet: the process may live on."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DeletePod:
+        if self.force and self.grace_period:
+            raise mistake("force means a grace period of 0", "leave grace_period out")
+        return self
+
+
+class NodeTarget(Model):
+    """Which nodes: one by name, or some of those that host the workload."""
+
+    node: Text | None = None
+    """This node."""
+    nodes: Quantity | None = None
+    """How many of the candidates; one where neither `node` nor `nodes` is given."""
+    of: Literal["workload", "cordoned"] | None = None
+    """Candidates: nodes that run Pods of the workload, or those that this run cordoned."""
+    selector: Selector | None = None
+    """Only nodes with these labels."""
+    pick: Pick = "most_in_flight"
+    """Which of the candidates come first; in-flight requests and ages are those of their Pods."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> NodeTarget:
+        if self.node is not None and (self.nodes is not None or self.of is not None or self.selector is not None):
+            raise mistake("node names the node; nodes, of and selector choose one", "keep one of the two")
+        return self
+
+
+class Cordon(NodeTarget):
+    """Mark nodes unschedulable; undone at the end of the run."""
+
+    of: Literal["workload"] | None = None
+    """Candidates: nodes that run Pods of the workload."""
+
+
+class Uncordon(NodeTarget):
+    """Put nodes back that this run cordoned, before its end; all of them where nothing is named."""
+
+
+class Drain(NodeTarget, Trigger):
+    """Cordon nodes and evict their Pods, by the rules of `kubectl drain`; the cordon is undone at the end."""
+
+    timeout: PositiveDuration = 600.0
+    """Longest drain of one node; then the step failed."""
+    ignore_daemonsets: bool = True
+    """Leave Pods of DaemonSets alone; false refuses a node that has some."""
+    delete_emptydir_data: bool = False
+    """Evict Pods with emptyDir volumes too (their data is lost); false refuses a node that has some."""
+    force: bool = False
+    """Evict Pods without a controller too (they do not come back); false refuses a node that has some."""
+    grace_period: Duration | None = None
+    """Termination grace period asked for, whole seconds; each Pod's own where absent."""
+    retry_every: PositiveDuration = 5.0
+    """Time between tries of an eviction that a budget refuses."""
+
+
+class Baseline(Model):
+    """Watch the service at rest; no fault is sent before it was healthy."""
+
+    for_: PositiveDuration = Field(default=30.0, alias="for")
+    """Least length of the baseline."""
+    until: Expression = parse("success_rate >= 0.99")
+    """What must hold at its end."""
+    timeout: PositiveDuration = 120.0
+    """Longest wait for `until` after `for`; then the run is inconclusive."""
+
+
+class Wait(Model):
+    """Wait for something to become true."""
+
+    until: Expression
+    """What must become true, like `replacement.warm` or `endpoints_back and pods_ready >= 2`."""
+    timeout: PositiveDuration = 600.0
+    """Longest wait; then the step failed and the rest is skipped."""
+
+
+class Hold(Model):
+    """Keep the load running and watch."""
+
+    for_: PositiveDuration = Field(alias="for")
+
+
+def _known_outcomes(names: str | list[str]) -> str | list[str]:
+    for name in [names] if isinstance(names, str) else names:
+        if name not in OUTCOMES:
+            raise mistake(f'unknown outcome "{name}"', suggest(name, OUTCOMES) or f"one of: {', '.join(OUTCOMES)}")
+    return names
+
+
+class OnceExpect(Model):
+    status: int | None = Field(default=None, ge=100, le=599)
+    """HTTP status."""
+    outcome: Annotated[str | list[str], AfterValidator(_known_outcomes)] | None = None
+    """Outcome, or one of several."""
+
+    @model_validator(mode="after")
+    def _any(self) -> OnceExpect:
+        if self.status is None and self.outcome is None:
+            raise mistake("expect names a status, an outcome, or both")
+        return self
+
+
+class ProbeOnce(Model):
+    """Send one request outside the success rate, and check its answer."""
+
+    probe: Text
+    """Name of the probe that sends it."""
+    prompt: str | None = None
+    """Instead of the probe's prompt."""
+    messages: list[Message] | None = Field(default=None, min_length=1)
+    """Instead of the probe's messages."""
+    max_tokens: int | None = None
+    """Instead of the probe's."""
+    body: dict[str, Any] = Field(default_factory=dict)
+    """More fields for the body; they replace the probe's."""
+    expect: OnceExpect = OnceExpect(outcome=["complete", "complete_missing_done"])
+    """Answer expected; a success where absent."""
+
+
+StepBody = Baseline | Evict | DeletePod | Cordon | Uncordon | Drain | Wait | Hold | ProbeOnce
+
+STEPS = ("baseline", "evict", "delete_pod", "cordon", "uncordon", "drain", "wait", "hold", "probe_once")
+
+
+class Step(Model):
+    """One step: exactly one of the keys below, and an optional name."""
+
+    name: Name | None = None
+    """Name in reports; the kind of the step where absent."""
+    baseline: Baseline | None = None
+    evict: Evict | None = None
+    delete_pod: DeletePod | None = Field(default=None, alias="delete-pod")
+    cordon: Cordon | None = None
+    uncordon: Uncordon | None = None
+    drain: Drain | None = None
+    wait: Wait | None = None
+    hold: Hold | None = None
+    probe_once: ProbeOnce | None = Field(default=None, alias="probe-once")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare(cls, data: Any) -> Any:
+        """`- baseline` and `- uncordon:` mean the step with all its defaults."""
+        if isinstance(data, str):
+            return {data: {}}
+        if isinstance(data, dict):
+            return {key: {} if value is None and key != "name" else value for key, value in data.items()}
+        return data
+
+    @model_validator(mode="after")
+    def _one(self) -> Step:
+        exactly_one(self, STEPS, "a step")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The key as YAML writes it: baseline, evict, delete-pod, ..."""
+        return self._field.replace("_", "-")
+
+    @property
+    def body(self) -> StepBody:
+        body: StepBody = getattr(self, self._field)
+        return body
+
+    @property
+    def title(self) -> str:
+        """Its name, or what it is."""
+        return self.name or self.kind
+
+    @property
+    def _field(self) -> str:
+        return next(name for name in STEPS if getattr(self, name) is not None)
+
+
+class Check(Model):
+    """A pass criterion, judged when the run is over."""
+
+    check: Expression
+    """What must hold."""
+    name: Text | None = None
+    """Name in reports; the expression where absent."""
+    confidence: Percent | None = None
+    """Compare the bound of the confidence interval at this level instead of the estimate (success_rate only)."""
+    probe: Text | None = None
+    """Count only requests of this probe."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare(cls, data: Any) -> Any:
+        return {"check": data} if isinstance(data, str) else data
+
+    @property
+    def title(self) -> str:
+        return self.name or str(self.check)
+
+
+class Playbook(Model):
+    """A reusable procedure: probes, steps and checks, with parameters."""
+
+    apiVersion: Literal["chaosrunner.dev/v1"]
+    kind: Literal["Playbook"]
+    metadata: Metadata
+    description: str = ""
+    """What question the playbook answers, and how."""
+    parameters: dict[ParameterName, Parameter] = Field(default_factory=dict)
+    """Values that a drill gives."""
+    probes: list[Probe] = Field(min_length=1)
+    """Traffic that runs from the first step to the last."""
+    steps: list[Step] = Field(min_length=1)
+    """What happens, in this order."""
+    abort: Expression | None = None
+    """When this holds at any time after the baseline, the run is aborted and everything put back."""
+    checks: list[Check] = Field(default_factory=list)
+    """What must hold in the end."""
+    warm_streams: int = Field(default=3, ge=1, le=100)
+    """How many consecutive good streams make a replacement warm."""
+
+
+# --- drills -----------------------------------------------------------------------------------------------
+
+
+def _header_kind(value: Any) -> str:
+    return "secret" if isinstance(value, dict | Secret) else "text"
+
+
+HeaderValue = Annotated[Annotated[str, Tag("text")] | Annotated[Secret, Tag("secret")], Discriminator(_header_kind)]
+
+
+def _hide(headers: Any) -> Any:
+    if not isinstance(headers, dict):
+        return headers
+    return {
+        name: {"value": value} if isinstance(value, str) and is_sensitive(str(name)) else value
+        for name, value in headers.items()
+    }
+
+
+Headers = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")], HeaderValue],
+    reader(_hide),
+]
+"""Header name to text, or to a credential; text under a name like Authorization counts as a credential."""
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise mistake(f"{value!r} is no URL", "like https://gateway.example.com")
+    if parts.username is not None or parts.password is not None:
+        raise mistake("a URL with credentials ends up in logs", "use api_key or headers with {env: NAME}")
+    if parts.query or parts.fragment:
+        raise mistake("the URL is a base to which paths are added; it has no query and no fragment")
+    return value.rstrip("/")
+
+
+Url = Annotated[str, AfterValidator(_url)]
+
+
+def resolve_headers(headers: dict[str, str | Secret]) -> dict[str, str]:
+    """Headers with their credentials, read now. Raises `UserError` where one cannot be had."""
+    return {name: value.resolve() if isinstance(value, Secret) else value for name, value in headers.items()}
+
+
+class Workload(Model):
+    """What the drill is about."""
+
+    selector: Selector
+    """Labels of its Pods."""
+    controller: str | None = Field(default=None, pattern=r"^[A-Za-z][A-Za-z0-9.]*/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    """What creates them, like `deployment/chat`; looked up from the Pods' owners where absent."""
+    service: Name | None = None
+    """Service whose endpoints they are; without it endpoint metrics are unknown."""
+
+
+class Endpoint(Model):
+    """Where the probes send their requests."""
+
+    url: Url | None = None
+    """Base URL of the gateway or Service; a rehearsal uses the lab's."""
+    pod_header: Text | None = None
+    """Response header that names the serving Pod (its name or address); without it losses cannot be placed."""
+    api_key: Secret | None = None
+    """Sent as `Authorization: Bearer ...`."""
+    headers: Headers = Field(default_factory=dict)
+    """More request headers."""
+    ca: Text | None = None
+    """File of CA certificates to trust instead of the system's."""
+    insecure: bool = False
+    """Do not verify the server's certificate."""
+    model: Text | None = None
+    """Model asked for where a probe names none."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Endpoint:
+        if self.ca is not None and self.insecure:
+            raise mistake("ca and insecure exclude each other")
+        return self
+
+
+class Prometheus(Model):
+    """Where alert states are asked."""
+
+    url: Url | None = None
+    """Base URL; a rehearsal uses the lab's alert source."""
+    interval: PositiveDuration = 5.0
+    """Time between two polls."""
+    headers: Headers = Field(default_factory=dict)
+    """Request headers."""
+    rules: bool = True
+    """Ask /api/v1/rules too, which tells rules that could not be evaluated from alerts that are not firing."""
+    ca: Text | None = None
+    """File of CA certificates to trust instead of the system's."""
+    insecure: bool = False
+    """Do not verify the server's certificate."""
+
+
+class Limits(Model):
+    """What the drill may touch at most; a plan above it is refused."""
+
+    max_pods: int = Field(default=1, ge=1)
+    """Pods of the workload that are taken away at once."""
+    max_nodes: int = Field(default=1, ge=1)
+    """Nodes that are cordoned or drained at once."""
+    max_percent: Percent = 100.0
+    """Share of the workload's Pods that are taken away at once."""
+    namespaces: list[Name] | None = Field(default=None, min_length=1)
+    """The only namespaces in which anything may be changed; the drill's own where absent."""
+    labels: Selector | None = None
+    """Labels that every Pod must carry that is taken away."""
+    deadline: PositiveDuration = 3600.0
+    """Longest run; then it is aborted and everything put back."""
+
+
+class LabWarmup(Model):
+    """A fresh replica is slow at first."""
+
+    first_token: Duration | None = None
+    """Delay of the very first request's first token."""
+    standstill: Duration | None = None
+    """Silence in mid-stream of the first requests, while the engine compiles."""
+    requests: int | None = Field(default=None, ge=1)
+    """How many requests stand still."""
+
+
+class LabModel(Model):
+    """The model server."""
+
+    name: Text | None = None
+    """Name of the served model."""
+    tokens_per_second: float | None = Field(default=None, gt=0)
+    """Speed of one sequence running alone."""
+    max_sequences: int | None = Field(default=None, ge=1)
+    """Sequences generated at the same time; more wait."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Longest prompt plus answer, tokens; longer requests get HTTP 400."""
+    sigterm: Literal["abort", "error", "hang", "drain", "ignore"] | None = None
+    """At SIGTERM: end streams politely but unfinished; with an error object; fall silent; finish them; go on."""
+    drain_timeout: Duration | None = None
+    """Longest drain."""
+
+
+class LabPdb(Model):
+    """PodDisruptionBudget of the workload: exactly one of both."""
+
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+
+    @field_validator("min_available", "max_unavailable", mode="before")
+    @classmethod
+    def _int_or_percent(cls, value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}%", value):
+            return value
+        raise mistake("expected a whole number or a percentage, as Kubernetes takes them", 'like 1 or "50%"')
+
+    @model_validator(mode="after")
+    def _one(self) -> LabPdb:
+        exactly_one(self, ("min_available", "max_unavailable"), "pdb")
+        return self
+
+
+class LabGateway(Model):
+    """The gateway before the replicas."""
+
+    policy: Literal["least_request", "round_robin", "random"] | None = None
+    """How a request picks an endpoint."""
+    propagation_delay: Duration | None = None
+    """Time between a change of the endpoints and the gateway acting on it."""
+    pod_header: str | None = None
+    """Response header that names the serving Pod; empty sends none."""
+
+
+class LabRule(Model):
+    """An alerting rule of the lab's alert source."""
+
+    alert: Text
+    """Name of the alert."""
+    expr: Text
+    """One figure compared with a number, like `ready_endpoints < 2`."""
+    for_: Duration = Field(default=0.0, alias="for")
+    """How long it must hold before the alert fires."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class LabAlerts(Model):
+    interval: PositiveDuration | None = None
+    """Time between evaluations."""
+    rules: list[LabRule] = Field(default_factory=list)
+
+
+class LabSpec(Model):
+    """What stands in for the environment in a rehearsal. What is left out is the lab's own default."""
+
+    nodes: int | None = Field(default=None, ge=1, le=50)
+    """Nodes of the lab."""
+    replicas: int | None = Field(default=None, ge=1, le=200)
+    """Replicas of the model server."""
+    startup: Duration | None = None
+    """Time from start to ready of a replica."""
+    warmup: LabWarmup | None = None
+    model: LabModel | None = None
+    pre_stop: Duration | None = None
+    """Sleep of the preStop hook; no hook where absent."""
+    grace: Duration | None = None
+    """terminationGracePeriodSeconds."""
+    pdb: LabPdb | None = None
+    gateway: LabGateway | None = None
+    alerts: LabAlerts | None = None
+    anti_affinity: bool | None = None
+    """Whether replicas refuse to share a node."""
+    sleepers: int | None = Field(default=None, ge=0, le=1000)
+    """Idle Pods beside the workload."""
+    addresses: Literal["auto", "loopback", "ports"] | None = None
+    """`loopback`: an address 127.x.y.z per Pod; `ports`: a port per Pod on 127.0.0.1; `auto`: what the machine can."""
+
+    def spec(self) -> dict[str, Any]:
+        """The JSON that the lab process reads: keys as in YAML, durations in seconds, nothing that was left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Drill(Model):
+    """A playbook bound to an environment."""
+
+    apiVersion: Literal["chaosrunner.dev/v1"]
+    kind: Literal["Drill"]
+    metadata: Metadata
+    description: str = ""
+    playbook: Text
+    """The playbook: its name, or the path of its file relative to this one."""
+    context: Text | None = None
+    """Context of the kubeconfig, or `in-cluster`. A rehearsal uses the lab's."""
+    namespace: Name | None = None
+    """Namespace of the workload; the context's where absent."""
+    workload: Workload
+    endpoint: Endpoint = Endpoint()
+    prometheus: Prometheus | None = None
+    parameters: dict[ParameterName, Any] = Field(default_factory=dict)
+    """Values for the playbook's parameters; `-p name=value` goes before them."""
+    limits: Limits = Limits()
+    lab: LabSpec | None = None
+    """What a rehearsal runs on."""
