@@ -1,0 +1,64 @@
+"""Ends a run early, for a reason: a signal, a stop file, the deadline, the playbook's own condition, a dead probe."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import structlog
+
+log = structlog.get_logger()
+
+STOP_FILE_PERIOD = 0.2
+"""Seconds between two looks at the stop file."""
+
+
+class Supervisor:
+    """Cancels the steps of a run, once, and remembers why.
+
+    Aborting cancels only the steps: undo, the drain of requests in flight and the analysis still follow.
+    """
+
+    def __init__(self, on_abort: Callable[[str], None]) -> None:
+        self.steps = anyio.CancelScope()
+        """The scope in which the steps run."""
+        self.hurry = anyio.Event()
+        """Set by a second signal: requests in flight are cancelled instead of drained."""
+        self.reason: str | None = None
+        self._on_abort = on_abort
+        self._closed = False
+
+    def abort(self, reason: str) -> None:
+        """Aborts the run; only the first reason counts. Does nothing once the steps are over."""
+        if self.reason is not None or self._closed:
+            return
+        self.reason = reason
+        log.warning("aborting", reason=reason)
+        self.steps.cancel()
+        self._on_abort(reason)
+
+    def close(self) -> None:
+        """The steps are over: what comes now no longer aborts."""
+        self._closed = True
+
+    async def watch_signals(self) -> None:
+        """SIGINT or SIGTERM: abort; the second one stops waiting for requests in flight."""
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                if self.reason is None and not self._closed:
+                    self.abort(f"signal {number.name}")
+                else:
+                    self.hurry.set()
+
+    async def watch_stop_file(self, path: Path) -> None:
+        """Aborts when the file appears."""
+        while not path.exists():  # noqa: ASYNC110  a file has no event to wait for
+            await anyio.sleep(STOP_FILE_PERIOD)
+        self.abort(f"stop file {path}")
+
+    async def watch_deadline(self, seconds: float) -> None:
+        """Aborts when the drill's deadline passes. `seconds` from now."""
+        await anyio.sleep(seconds)
+        self.abort(f"deadline of {seconds:g} s passed")
