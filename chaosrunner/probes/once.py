@@ -1,0 +1,32 @@
+"""One request outside the load, for negative checks: an over-long prompt must get HTTP 400, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+
+import anyio
+
+from chaosrunner.probes.attempt import Attempts, Emit, Expect
+from chaosrunner.probes.self_check import LoopWatch
+from chaosrunner.probes.spec import Overrides, ProbeSpec, RequestMaker
+from chaosrunner.timeline.clock import Clock
+from chaosrunner.timeline.rows import Request
+
+_numbers = itertools.count(1)
+
+
+async def probe_once(spec: ProbeSpec, overrides: Overrides, expect: Expect, emit: Emit, clock: Clock) -> Request:
+    """Send the probe's first shape with the overrides; its row has `once` set and says whether `expect` was met.
+
+    Request ids are `<probe>-once-<number>`, unique in this process. Raises UserError as `run_probe` does.
+    """
+    single = spec.with_overrides(overrides)
+    watch = LoopWatch(clock)
+    attempts = Attempts(single, emit, clock, watch)
+    planned = RequestMaker(single).make(0, f"{spec.name}-once-{next(_numbers)}")
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch.run)
+        async with single.make_client(clock) as client:
+            row = await attempts.send(client, planned, expect)
+        group.cancel_scope.cancel()
+    return row
