@@ -6,28 +6,30 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from chaosrunner.lab.workload import options
+from chaosrunner.lab.workload import flags
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line of the alert source."""
-    result = options.parser(
+    result = flags.parser(
         "alert_source",
-        "Evaluates alert rules each interval and serves /api/v1/alerts, /api/v1/rules, /api/v1/query, /-/healthy, /-/ready.",
+        "Evaluates alert rules each interval and serves /api/v1/{alerts,rules,query}, /-/healthy and /-/ready.",
     )
     result.add_argument("--port", type=int, default=9090, help="port to listen on; 0 picks one (see the log)")
-    result.add_argument("--interval", type=options.duration, default=1.0, help="time between evaluations")
+    result.add_argument("--interval", type=flags.duration, default=1.0, help="time between evaluations")
 
     rules = result.add_argument_group(
         "rules",
-        'A rule is JSON: {"alert": "NoReadyEndpoints", "expr": "ready_endpoints < 1", "for": "5s", "labels": {"severity": "page"}, '
-        '"annotations": {}}. An expression compares one figure with a number: ready_endpoints, serving_endpoints, endpoints, '
-        "gateway_requests, gateway_failed, gateway_5xx_share, gateway_cut_share, gateway_failed_share (5xx or cut), "
-        "gateway_in_flight, up{job=\"gateway\"}, up{job=\"apiserver\"}. Shares and counts are over a trailing window: "
-        "gateway_failed_share[30s] > 5%% (30 s unless given).",
+        'A rule is JSON: {"alert": "NoReadyEndpoints", "expr": "ready_endpoints < 1", "for": "5s", '
+        '"labels": {"severity": "page"}, "annotations": {}}. An expression compares one figure with a number: '
+        "ready_endpoints, serving_endpoints, endpoints, gateway_requests, gateway_failed, gateway_5xx_share, "
+        "gateway_cut_share, gateway_failed_share (5xx or cut), gateway_in_flight, up. "
+        "Shares and counts are over a trailing window: gateway_failed_share[30s] > 5% (30 s unless given).",
     )
     rules.add_argument("--rules", metavar="FILE", help="JSON file with a list of rules")
-    rules.add_argument("--rule", action="append", default=[], metavar="JSON", help="one rule; may be given several times")
+    rules.add_argument(
+        "--rule", action="append", default=[], metavar="JSON", help="one rule; may be given several times"
+    )
     rules.add_argument("--group", default="lab", help="name of the rule group")
 
     sources = result.add_argument_group("sources")

@@ -6,12 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from chaosrunner.lab.workload import options
+from chaosrunner.lab.workload import flags
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line of the gateway."""
-    result = options.parser(
+    result = flags.parser(
         "gateway", "A streaming HTTP/1.1 gateway in front of one Service. Own pages: /gateway/healthz, /gateway/stats."
     )
     result.add_argument("--port", type=int, default=8080, help="port to listen on; 0 picks one (see the log)")
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument("--port-name", help="name of the Service's port; the only or first one by default")
     source.add_argument(
         "--propagation-delay",
-        type=options.duration,
+        type=flags.duration,
         default=0.0,
         help="time between a change of the endpoints and the gateway acting on it",
     )
@@ -46,25 +46,25 @@ def parser() -> argparse.ArgumentParser:
     routing.add_argument(
         "--pod-header", default="x-served-by", help="response header that names the serving Pod; empty sends none"
     )
-    routing.add_argument("--connect-timeout", type=options.duration, default=10.0, help="longest connect to a Pod")
+    routing.add_argument("--connect-timeout", type=flags.duration, default=10.0, help="longest connect to a Pod")
     routing.add_argument("--retries", type=int, default=0, help="further endpoints tried when a connect fails")
     routing.add_argument(
         "--request-timeout",
-        type=options.duration,
+        type=flags.duration,
         default=0.0,
         help="longest request from its sending to its last byte; 0 is none (Envoy's own default is 15 s)",
     )
     routing.add_argument("--new-connections", action="store_true", help="a new upstream connection for each request")
     routing.add_argument(
-        "--idle-timeout", type=options.duration, default=4.0, help="how long an idle upstream connection is kept"
+        "--idle-timeout", type=flags.duration, default=4.0, help="how long an idle upstream connection is kept"
     )
     routing.add_argument(
         "--death-delay",
-        type=options.duration,
+        type=flags.duration,
         default=0.0,
         help="time between an upstream's death in mid-stream and the end of the client's connection (Envoy: about 1 s)",
     )
-    routing.add_argument("--max-connections", type=options.count, default=1024, help="most client connections at once")
+    routing.add_argument("--max-connections", type=flags.count, default=1024, help="most client connections at once")
     return result
 
 
