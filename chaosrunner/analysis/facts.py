@@ -127,7 +127,7 @@ class VictimExposure(Fact):
     """Id of the row with which the fault was sent."""
     fault_at: float
     exposed: int
-    """Requests sent <= fault_at < end and served by this Pod (prober_fault, cancelled, unfinished, probe-once apart)."""
+    """Requests sent <= fault_at < end and served by this Pod; prober_fault, cancelled, unfinished, probe-once apart."""
     lost: int
     loss: float | None
     """lost / exposed; None where exposed is 0."""

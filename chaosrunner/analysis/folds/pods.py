@@ -1,0 +1,231 @@
+"""Pods: their state, their milestones, how they were taken away, and which of them a name or address meant when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from chaosrunner.analysis.clocks import Clocks, Interval
+from chaosrunner.analysis.context import KnownPod
+from chaosrunner.analysis.folds.watches import Watches
+from chaosrunner.timeline.rows import Condition, ContainerState, Pod
+
+STAGES = ("scheduled", "initialized", "started", "ready")
+_CONDITIONS = {"scheduled": "PodScheduled", "initialized": "Initialized", "ready": "Ready"}
+DISRUPTION = "DisruptionTarget"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An instant known to lie in [low, high]; `at` is None where only the window is known (inside a gap)."""
+
+    at: float | None
+    low: float
+    high: float
+    row: int
+
+
+@dataclass
+class PodState:
+    """One Pod, by UID: its latest row and what was first seen when."""
+
+    uid: str
+    name: str
+    namespace: str | None = None
+    node: str | None = None
+    ip: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    roots: frozenset[str] = frozenset()
+    """UIDs of its controllers: the root where it was looked up, and the direct owner."""
+    last: Pod | None = None
+    """None while only the plan knows it."""
+    created: Moment | None = None
+    """None where it was there before the recording began and its creation time is not known."""
+    first_at: float | None = None
+    first_row: int | None = None
+    milestones: dict[str, Moment] = field(default_factory=dict)
+    deletion: Pod | None = None
+    """The first row with a deletionTimestamp."""
+    gone: Moment | None = None
+    gone_at: float | None = None
+    failed: Moment | None = None
+    """Phase Failed without a deletionTimestamp."""
+    disrupted: Moment | None = None
+    disruption: Condition | None = None
+    terminated: Moment | None = None
+    """All containers terminated after the deletion was seen, or with phase Failed."""
+    left: float | None = None
+    """Since when its address may belong to somebody else: gone, Failed or Succeeded."""
+    named_from: float | None = None
+    addressed_from: float | None = None
+    restarts: dict[str, int] = field(default_factory=dict)
+    """Container -> restarts since the recording began."""
+    _restarts_base: dict[str, int] = field(default_factory=dict)
+    versions: set[str] = field(default_factory=set)
+
+    @property
+    def terminating(self) -> bool:
+        return self.deletion is not None
+
+    @property
+    def ready(self) -> bool:
+        return (
+            self.last is not None
+            and self.gone is None
+            and any(condition.type == "Ready" and condition.status == "True" for condition in self.last.conditions)
+        )
+
+    @property
+    def phase(self) -> str | None:
+        return None if self.last is None else self.last.phase
+
+    @property
+    def candidate(self) -> bool:
+        """Running, not terminating, not gone: what a fault may be aimed at."""
+        return self.gone is None and not self.terminating and self.phase == "Running"
+
+
+class Pods:
+    """All Pods ever seen, in the order in which they became known."""
+
+    def __init__(self, clocks: Clocks, watches: Watches, known: Sequence[KnownPod] = ()) -> None:
+        self._clocks = clocks
+        self._watches = watches
+        self.all: list[PodState] = []
+        self.by_uid: dict[str, PodState] = {}
+        self._by_name: dict[str, list[PodState]] = {}
+        self._by_address: dict[str, list[PodState]] = {}
+        for pod in known:
+            state = self._add(pod.uid, pod.name)
+            state.node = pod.node
+            state.roots = frozenset({pod.root} if pod.root else ())
+            if pod.ip:
+                self._address(state, pod.ip, None)
+
+    def _add(self, uid: str, name: str) -> PodState:
+        state = PodState(uid, name)
+        self.all.append(state)
+        self.by_uid[uid] = state
+        self._by_name.setdefault(name, []).append(state)
+        return state
+
+    def _address(self, state: PodState, ip: str, since: float | None) -> None:
+        state.ip = ip
+        state.addressed_from = since
+        self._by_address.setdefault(ip, []).append(state)
+
+    def feed(self, row: Pod) -> None:
+        """Takes a row in. A row seen before (same UID and version), or one of a Pod that is gone, is a replay."""
+        leaving = row.seen in ("DELETED", "VANISHED")
+        state = self.by_uid.get(row.uid)
+        if state is not None and (
+            state.gone is not None or (row.version != "" and row.version in state.versions and not leaving)
+        ):
+            return
+        if state is None:
+            state = self._add(row.uid, row.name)
+        state.versions.add(row.version)
+        if state.first_at is None:
+            self._first(state, row)
+        state.last = row
+        state.namespace = row.namespace or state.namespace
+        state.node = row.node or state.node
+        state.labels = row.labels or state.labels
+        state.roots |= {owner.uid for owner in (row.root, row.owner) if owner is not None}
+        if row.ip and row.ip != state.ip:
+            self._address(state, row.ip, None if row.seen == "LISTED" else row.at)
+        self._restarts(state, row)
+        self._milestones(state, row)
+        self._ending(state, row)
+        if leaving:
+            state.gone = self._moment(state, row)
+            state.gone_at = row.at
+            state.left = row.at if state.left is None else state.left
+
+    def _moment(self, state: PodState, row: Pod, reported: str | None = None, owner: str = "apiserver") -> Moment:
+        """The instant that a row shows: received at `row.at`, not before the reported time nor before the gap.
+
+        What a list shows, or the first change of a Pod that was there before, happened before it was seen.
+        """
+        precise, low, high = True, row.at, row.at
+        if row.seen in ("RELISTED", "VANISHED"):
+            precise, low = False, self._watches.begin_of(row.gap, row.at)
+        elif row.seen == "LISTED" or (row.seen == "MODIFIED" and state.first_row == row.id):
+            precise, low = False, float("-inf")
+        if reported is not None:
+            window = self._clocks.interval(reported, owner, row.node)
+            low = min(high, window.low if precise else max(low, window.low))
+            if not precise:
+                high = max(low, min(high, window.high))
+        return Moment(row.at if precise else None, low, high, row.id)
+
+    def _first(self, state: PodState, row: Pod) -> None:
+        state.first_at, state.first_row = row.at, row.id
+        if row.seen in ("ADDED", "RELISTED"):
+            state.named_from = row.at
+            state.created = self._moment(state, row, row.created_time)
+        elif row.created_time is not None:
+            window = self._clocks.interval(row.created_time, "apiserver")
+            state.created = Moment(None, min(window.low, row.at), min(window.high, row.at), row.id)
+
+    def _restarts(self, state: PodState, row: Pod) -> None:
+        fresh = state.created is not None and state.created.at is not None
+        for container in row.containers:
+            if container.init:
+                continue
+            base = state._restarts_base.setdefault(container.name, 0 if fresh else container.restarts)
+            state.restarts[container.name] = max(state.restarts.get(container.name, 0), container.restarts - base)
+
+    def _milestones(self, state: PodState, row: Pod) -> None:
+        if len(state.milestones) == len(STAGES):
+            return
+        conditions = {condition.type: condition for condition in row.conditions}
+        for stage, type_ in _CONDITIONS.items():
+            condition = conditions.get(type_)
+            if stage not in state.milestones and condition is not None and condition.status == "True":
+                owner = "apiserver" if stage == "scheduled" else "kubelet"
+                state.milestones[stage] = self._moment(state, row, condition.transition_time, owner)
+        main = [container for container in row.containers if not container.init]
+        if "started" not in state.milestones and main and all(c.state == "running" for c in main):
+            times = [c.started_time for c in main if c.started_time is not None]
+            state.milestones["started"] = self._moment(state, row, max(times, default=None), "kubelet")
+
+    def _ending(self, state: PodState, row: Pod) -> None:
+        if row.deletion_time is not None and state.deletion is None:
+            state.deletion = row
+        for condition in row.conditions:
+            if condition.type == DISRUPTION and condition.status == "True" and state.disrupted is None:
+                state.disruption = condition
+                state.disrupted = self._moment(state, row, condition.transition_time, "apiserver")
+        if row.phase in ("Failed", "Succeeded") and state.left is None:
+            state.left = row.at
+        if row.phase == "Failed" and row.deletion_time is None and state.failed is None:
+            state.failed = self._moment(state, row)
+        ended = terminated(row.containers)
+        if state.terminated is None and ended and (state.deletion is not None or row.phase in ("Failed", "Succeeded")):
+            times = [c.finished_time for c in ended if c.finished_time is not None]
+            state.terminated = self._moment(state, row, max(times, default=None), "kubelet")
+
+    def requested(self, state: PodState) -> tuple[Interval, float] | None:
+        """When the deletion was asked for: first seen deletionTimestamp - grace, to the second, as an interval and
+        taken at its word. None where it was first seen with grace 0 after a gap or a list (a later rewrite)."""
+        row = state.deletion
+        if row is None or row.deletion_time is None or row.deletion_grace is None:
+            return None
+        if row.deletion_grace == 0 and row.seen in ("LISTED", "RELISTED", "VANISHED"):
+            return None
+        window = self._clocks.interval(row.deletion_time, "apiserver")
+        grace = row.deletion_grace
+        return Interval(window.low - grace, window.high - grace), self._clocks.at(row.deletion_time) - grace
+
+    def named(self, name: str) -> Sequence[PodState]:
+        return self._by_name.get(name, ())
+
+    def addressed(self, address: str) -> Sequence[PodState]:
+        return self._by_address.get(address, ())
+
+
+def terminated(containers: Sequence[ContainerState]) -> list[ContainerState]:
+    """The containers, where there are some and all of them (init containers apart) have terminated; else none."""
+    main = [container for container in containers if not container.init]
+    return main if main and all(container.state == "terminated" for container in main) else []

@@ -1,0 +1,71 @@
+"""All folds together: one place that rows are fed into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chaosrunner.analysis.clocks import Clocks
+from chaosrunner.analysis.context import AnalysisContext
+from chaosrunner.analysis.folds.actions import Actions
+from chaosrunner.analysis.folds.alerts import AlertPolls
+from chaosrunner.analysis.folds.budgets import Budgets
+from chaosrunner.analysis.folds.endpoints import Endpoints
+from chaosrunner.analysis.folds.flight import Flight
+from chaosrunner.analysis.folds.pods import Pods
+from chaosrunner.analysis.folds.run import RunState
+from chaosrunner.analysis.folds.watches import Watches
+from chaosrunner.analysis.requests import Requests
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.rows import Row
+
+
+class Observations:
+    """The state of all folds after the rows fed so far. Rows come in the order of their ids."""
+
+    def __init__(self, context: AnalysisContext) -> None:
+        self.context = context
+        self.clocks = Clocks(context.anchor, context.default_skew)
+        self.watches = Watches()
+        self.pods = Pods(self.clocks, self.watches, context.candidates)
+        self.endpoints = Endpoints(self.watches, context.service)
+        self.budgets = Budgets()
+        self.actions = Actions(self.pods, self.endpoints, self.budgets)
+        self.alerts = AlertPolls()
+        self.run = RunState()
+        self.flight = Flight()
+        self.requests = Requests()
+        self.rows = 0
+        self.last_at = 0.0
+        self._feeds: dict[type, Callable[[Any], None]] = {
+            rows.Run: self.run.feed_run,
+            rows.Step: self.run.feed_step,
+            rows.Journal: self.run.feed_journal,
+            rows.Prober: self.run.feed_prober,
+            rows.Skew: self.clocks.feed,
+            rows.Action: self.actions.feed,
+            rows.Pod: self.pods.feed,
+            rows.EndpointSlice: self.endpoints.feed,
+            rows.Pdb: self.budgets.feed,
+            rows.Alerts: self.alerts.feed,
+            rows.Watch: self._watch,
+            rows.RequestSent: self.flight.feed_sent,
+            rows.RequestHeaders: self.flight.feed_headers,
+            rows.Request: self._request,
+        }
+
+    def feed(self, row: Row) -> None:
+        self.rows += 1
+        if row.at > self.last_at:
+            self.last_at = row.at
+        feed = self._feeds.get(type(row))
+        if feed is not None:
+            feed(row)
+
+    def _watch(self, row: rows.Watch) -> None:
+        self.watches.feed(row)
+        self.endpoints.feed_watch(row)
+
+    def _request(self, row: rows.Request) -> None:
+        self.flight.feed_end(row)
+        self.requests.feed(row)
