@@ -165,6 +165,8 @@ class Connection(asyncio.Protocol):
         self._paused_reading = False
         self.ended = False
         """The peer has closed its side, or the connection is gone."""
+        self.error: Exception | None = None
+        """Why the connection broke (a reset, mostly); None if the peer closed it properly."""
         self.on_end: Callable[[], object] | None = None
         """Called once, when `ended` becomes true."""
 
@@ -184,6 +186,7 @@ class Connection(asyncio.Protocol):
         self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.error = exc
         self._end()
 
     def pause_writing(self) -> None:
@@ -257,7 +260,7 @@ class Connection(asyncio.Protocol):
         while not body.complete:
             data = await self.read()
             if not data:
-                if body.end():
+                if self.error is None and body.end():
                     break
                 raise Disconnected("closed inside a body")
             part, rest = body.feed(data)
