@@ -71,10 +71,10 @@ def conflict(resource: Resource, name: str, why: str = STALE) -> ApiError:
     return failure(409, "Conflict", message, details_of(resource, name))
 
 
-def precondition_failed(kind: str, name: str, why: str) -> ApiError:
+def precondition_failed(resource: Resource, name: str, why: str) -> ApiError:
     """A delete's precondition that does not hold; here the server names the kind, not the resource."""
-    message = f'Operation cannot be fulfilled on {kind} "{name}": {why}'
-    return failure(409, "Conflict", message, {"name": name, "kind": kind})
+    message = f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": {why}'
+    return failure(409, "Conflict", message, details_of(resource, name) | {"kind": resource.kind})
 
 
 def bad_request(message: str) -> ApiError:
@@ -102,6 +102,15 @@ def expired(message: str) -> ApiError:
     return failure(410, "Expired", message)
 
 
+def version_too_large(asked: int, current: int) -> ApiError:
+    details = {
+        "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+        "retryAfterSeconds": 1,
+    }
+    message = f"Timeout: Too large resource version: {asked}, current: {current}"
+    return failure(504, "Timeout", message, details)
+
+
 def rejected_patch() -> ApiError:
     """A JSON patch that cannot be applied, also one whose `test` operation fails."""
     return failure(422, "Invalid", "the server rejected our request due to an error in our request", {})
@@ -114,12 +123,8 @@ Cause = tuple[str, str, str]
 def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> ApiError:
     listed = [f"{field}: {message}" for _, field, message in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
-    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    details: Json = {"name": name}
-    if resource.group:
-        details["group"] = resource.group
-    details |= {
+    details = details_of(resource, name) | {
         "kind": resource.kind,
         "causes": [{"reason": reason, "message": message, "field": field} for reason, field, message in causes],
     }
-    return failure(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details)
+    return failure(422, "Invalid", f'{resource.qualified_kind} "{name}" is invalid: {text}', details)

@@ -41,6 +41,10 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
+    def qualified_kind(self) -> str:
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 

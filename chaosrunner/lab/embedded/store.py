@@ -27,7 +27,7 @@ from chaosrunner.lab.embedded.errors import ApiError, Json
 from chaosrunner.lab.embedded.resources import STORED, Resource
 from chaosrunner.lab.embedded.selectors import FieldSelector, Selector, matcher
 
-__all__ = ["ApiError", "Change", "Store", "clone", "timestamp"]
+__all__ = ["ApiError", "Change", "Json", "Store", "clone", "timestamp"]
 
 Key = tuple[str, str]
 """(namespace, name); the namespace of a cluster-wide object is ""."""
@@ -305,13 +305,13 @@ class Store:
                 f"the UID in the precondition ({uid}) does not match the UID in record ({meta['uid']}). "
                 "The object might have been deleted and then recreated"
             )
-            raise errors.precondition_failed(kind.kind, name, why)
+            raise errors.precondition_failed(kind, name, why)
         if resource_version is not None and resource_version != meta["resourceVersion"]:
             why = (
                 f"the ResourceVersion in the precondition ({resource_version}) does not match the ResourceVersion "
                 f"in record ({meta['resourceVersion']}). The object might have been modified"
             )
-            raise errors.precondition_failed(kind.kind, name, why)
+            raise errors.precondition_failed(kind, name, why)
         if dry_run:
             return obj
         period = _grace(obj, grace) if resource == "pods" else 0
