@@ -1,0 +1,256 @@
+"""Calls that change the cluster, each with its two rows: sent (before it leaves) and answered."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from chaosrunner.cluster.resources import EVENTS, NODES, PODS, Resource, meta
+from chaosrunner.cluster.session import JSON_PATCH, MERGE_PATCH, Answer, Cluster, Unreachable
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.writer import Emit
+
+COMPONENT = "chaosrunner"
+
+
+def target_of(obj: dict[str, Any], kind: str = "Pod") -> rows.Target:
+    """The target that an object is; `kind` where the object, being a list's item, does not say."""
+    metadata, spec, status = meta(obj), obj.get("spec") or {}, obj.get("status") or {}
+    return rows.Target(
+        kind=obj.get("kind") or kind,
+        name=str(metadata.get("name")),
+        namespace=metadata.get("namespace"),
+        uid=metadata.get("uid"),
+        node=spec.get("nodeName"),
+        ip=status.get("podIP"),
+    )
+
+
+def sent(
+    cluster: Cluster,
+    emit: Emit,
+    action: str,
+    target: rows.Target,
+    *,
+    step: int | None = None,
+    dry_run: bool = False,
+    undo: bool = False,
+) -> rows.Action:
+    """Emit the row of a call that is about to leave."""
+    row = rows.Action(
+        at=cluster.clock.now(),
+        event="sent",
+        call=next(cluster.calls),
+        action=action,
+        target=target,
+        step=step,
+        dry_run=dry_run,
+        undo=undo,
+    )
+    emit(row)
+    return row
+
+
+def answered(emit: Emit, row: rows.Action, at: float, **fields: Any) -> rows.Action:
+    """Emit the row of the answer to `row`."""
+    answer = msgspec.structs.replace(row, event="answered", id=0, at=at, **fields)
+    emit(answer)
+    return answer
+
+
+async def change(
+    cluster: Cluster,
+    emit: Emit,
+    action: str,
+    target: rows.Target,
+    method: str,
+    path: str,
+    body: Any,
+    *,
+    content_type: str | None = None,
+    query: dict[str, str] | None = None,
+    step: int | None = None,
+    dry_run: bool = False,
+    undo: bool = False,
+) -> Answer:
+    """Send one call, with its rows. Raises Unreachable after the row that says so (`ok` is unknown then, unless
+    the call cannot have left)."""
+    row = sent(cluster, emit, action, target, step=step, dry_run=dry_run, undo=undo)
+    try:
+        answer = await cluster.request(method, path, query=query, body=body, content_type=content_type)
+    except Unreachable as error:
+        ok = None if error.sent else False
+        answered(emit, row, cluster.clock.now(), answer="unreachable", message=str(error), ok=ok)
+        raise
+    answered(
+        emit,
+        row,
+        answer.received,
+        answer="accepted" if answer.ok else "rejected",
+        status=answer.status,
+        reason=answer.reason,
+        message=None if answer.ok else answer.message,
+        causes=causes_of(answer),
+        ok=answer.ok,
+    )
+    return answer
+
+
+async def delete_pod(
+    cluster: Cluster,
+    pod: dict[str, Any],
+    *,
+    emit: Emit,
+    grace_period: float | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    step: int | None = None,
+) -> Answer:
+    """Delete a Pod, budgets aside, if it still is that Pod (UID precondition: 409 otherwise).
+
+    `grace_period` in seconds; 0 removes the object at once, while its processes may still run, and so needs `force`,
+    as in kubectl. Raises ValueError for 0 without it.
+    """
+    if grace_period == 0 and not force:
+        raise ValueError("grace period 0 takes the Pod away from under its processes: it needs force")
+    options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+    options["preconditions"] = {"uid": meta(pod)["uid"]}
+    if force or grace_period is not None:
+        options["gracePeriodSeconds"] = 0 if force and grace_period is None else int(-(-(grace_period or 0) // 1))
+    if dry_run:
+        options["dryRun"] = ["All"]
+    path = PODS.path(meta(pod)["namespace"], meta(pod)["name"])
+    return await change(
+        cluster, emit, "delete_pod", target_of(pod), "DELETE", path, options, step=step, dry_run=dry_run
+    )
+
+
+async def patch_node(
+    cluster: Cluster,
+    node: dict[str, Any],
+    operations: Sequence[dict[str, Any]],
+    *,
+    action: str,
+    emit: Emit,
+    step: int | None = None,
+    dry_run: bool = False,
+    undo: bool = False,
+) -> Answer:
+    """Send a JSON Patch to a node. A `test` operation that does not hold fails the whole patch with 422."""
+    return await change(
+        cluster,
+        emit,
+        action,
+        target_of(node, "Node"),
+        "PATCH",
+        NODES.path(name=meta(node)["name"]),
+        list(operations),
+        content_type=JSON_PATCH,
+        query={"dryRun": "All"} if dry_run else None,
+        step=step,
+        dry_run=dry_run,
+        undo=undo,
+    )
+
+
+def schedulable_patch(node: dict[str, Any], unschedulable: bool, annotations: dict[str, str | None]) -> list[Any]:
+    """JSON Patch that cordons or uncordons `node` as it was read, and sets (or, with None, removes) annotations.
+
+    Its `test` operations fail the patch if the UID, the mark or one of these annotations is no longer what was read.
+    """
+    metadata, before = meta(node), (node.get("spec") or {}).get("unschedulable")
+    existing: dict[str, str] | None = metadata.get("annotations")
+    patch: list[dict[str, Any]] = [
+        {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+        {"op": "test", "path": "/spec/unschedulable", "value": before},
+    ]
+    if existing is None:
+        patch += [{"op": "test", "path": "/metadata/annotations", "value": None}]
+        patch += [{"op": "add", "path": "/metadata/annotations", "value": {}}]
+    for key, value in annotations.items():
+        path = "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
+        if existing is not None:
+            patch.append({"op": "test", "path": path, "value": existing.get(key)})
+        if value is not None:
+            patch.append({"op": "add", "path": path, "value": value})
+        elif existing and key in existing:
+            patch.append({"op": "remove", "path": path})
+    if unschedulable:
+        patch.append({"op": "add", "path": "/spec/unschedulable", "value": True})
+    elif before is not None:
+        patch.append({"op": "remove", "path": "/spec/unschedulable"})
+    return patch
+
+
+async def patch_object(
+    cluster: Cluster,
+    resource: Resource,
+    obj: dict[str, Any],
+    body: Any,
+    *,
+    action: str,
+    emit: Emit,
+    content_type: str = MERGE_PATCH,
+    step: int | None = None,
+    dry_run: bool = False,
+    undo: bool = False,
+) -> Answer:
+    """Patch any object, with its rows."""
+    path = resource.path(meta(obj).get("namespace"), meta(obj)["name"])
+    return await change(
+        cluster,
+        emit,
+        action,
+        target_of(obj, resource.kind),
+        "PATCH",
+        path,
+        body,
+        content_type=content_type,
+        query={"dryRun": "All"} if dry_run else None,
+        step=step,
+        dry_run=dry_run,
+        undo=undo,
+    )
+
+
+async def create_event(
+    cluster: Cluster, target: rows.Target, *, run: str, reason: str, message: str, api_version: str = "v1"
+) -> Answer:
+    """Leave a Kubernetes Event on the target that says which run did what, for those who look at the cluster.
+
+    `reason` is CamelCase (`ChaosRunnerDrillEvict`). Events about nodes live in the namespace `default`. Raises
+    Unreachable.
+    """
+    now = datetime.fromtimestamp(cluster.clock.wall(cluster.clock.now()), UTC)
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    namespace = target.namespace or "default"
+    involved = {"apiVersion": api_version, "kind": target.kind, "name": target.name, "uid": target.uid}
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{target.name}.{secrets.token_hex(8)}",
+            "namespace": namespace,
+            "labels": {"chaosrunner.dev/run": run},
+        },
+        "involvedObject": involved | ({"namespace": target.namespace} if target.namespace else {}),
+        "reason": reason,
+        "message": message[:1024],
+        "type": "Normal",
+        "count": 1,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": run,
+    }
+    return await cluster.create(EVENTS, event, namespace)
+
+
+def causes_of(answer: Answer) -> list[dict[str, str]] | None:
+    causes = (answer.body.get("details") or {}).get("causes") if not answer.ok else None
+    return [{str(key): str(value) for key, value in cause.items()} for cause in causes] if causes else None

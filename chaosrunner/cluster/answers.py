@@ -1,0 +1,87 @@
+"""What the Eviction API's answers mean: a pure function of status and body.
+
+The classes follow the order of checks in the API server's eviction handler
+(`pkg/registry/core/pod/storage/eviction.go`) and recorded answers of Kubernetes 1.20 and 1.37.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+EvictionClass = Literal[
+    "accepted",
+    "already_terminating",
+    "blocked_by_budget",
+    "budget_not_observed",
+    "throttled",
+    "multiple_budgets",
+    "precondition_failed",
+    "conflict",
+    "not_found",
+    "forbidden",
+    "namespace_terminating",
+    "bad_request",
+    "server_error",
+    "unreachable",
+]
+"""accepted: the Pod is being deleted. already_terminating: accepted, but it was on its way before: no new disruption.
+blocked_by_budget: the budget allows no disruption now. budget_not_observed: it was changed and not computed again yet.
+throttled: 429 that says nothing about a budget. multiple_budgets: configuration error, permanent, never retried.
+precondition_failed: not that Pod any more; **the budget was spent all the same**. conflict: the server lost a race
+against itself. forbidden: not authenticated or not authorised. unreachable: no answer, the outcome is not known."""
+
+CLASSES: frozenset[str] = frozenset(get_args(EvictionClass))
+
+PERMANENT: frozenset[EvictionClass] = frozenset({"multiple_budgets", "forbidden", "bad_request", "not_found"})
+"""Asking again later gives the same answer."""
+
+_BUDGET = re.compile(r"The disruption budget (\S+) (?:needs|is still|does not)")
+
+
+def classify(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -> EvictionClass:
+    """Class of an HTTP answer. A success whose body is a failed Status is judged by the body.
+
+    `already_terminating` and `unreachable` are for the caller to tell: no answer says them.
+    """
+    if 200 <= status < 300:
+        if body.get("status") == "Failure":
+            return classify(int(body.get("code") or 500), body, headers)
+        return "accepted"
+    message = str(body.get("message") or "")
+    details = body.get("details") or {}
+    causes = {str(cause.get("reason")): str(cause.get("message") or "") for cause in details.get("causes") or []}
+    match status:
+        case 429:
+            return _too_many(causes)
+        case 401 | 403:
+            if "NamespaceTerminating" in causes:
+                return "namespace_terminating"
+            # The handler's own refusals (allowance below zero, too many unconfirmed evictions) name the budget;
+            # those of the authoriser name the Pod.
+            return "blocked_by_budget" if details.get("kind") == "poddisruptionbudget" else "forbidden"
+        case 404:
+            return "not_found"
+        case 409:
+            return "precondition_failed" if "in the precondition" in message else "conflict"
+        case 500 if "more than one PodDisruptionBudget" in message:
+            return "multiple_budgets"
+        case _:
+            return "server_error" if status >= 500 else "bad_request"
+
+
+def _too_many(causes: Mapping[str, str]) -> EvictionClass:
+    budget = causes.get("DisruptionBudget")
+    if budget is None:
+        return "throttled"
+    return "budget_not_observed" if "still being processed" in budget else "blocked_by_budget"
+
+
+def budgets_named(body: Mapping[str, Any]) -> list[str]:
+    """Names of the budgets that an answer blames."""
+    details = body.get("details") or {}
+    if details.get("kind") == "poddisruptionbudget":
+        return [str(details.get("name"))]
+    messages = (str(cause.get("message") or "") for cause in details.get("causes") or [])
+    return sorted({match[1] for message in messages if (match := _BUDGET.search(message))})

@@ -1,0 +1,191 @@
+"""Evicting one Pod through the Eviction API, so that every answer says what it means.
+
+A precondition that fails has already spent the budget (the handler takes the disruption off first and compares the
+UID when it deletes), so the UID is compared by a GET just before; the precondition is sent as well, for the
+milliseconds in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from chaosrunner.cluster.actions import answered, causes_of, sent, target_of
+from chaosrunner.cluster.answers import EvictionClass, budgets_named, classify
+from chaosrunner.cluster.budget import HELD, budgets_of
+from chaosrunner.cluster.resources import PDBS, PODS, meta, terminating
+from chaosrunner.cluster.session import Answer, ApiError, Cluster, Unreachable, delete_options
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.writer import Emit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionAnswer:
+    """What became of an eviction."""
+
+    answer: EvictionClass
+    call: int
+    status: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    causes: list[dict[str, str]] | None = None
+    retry_after: float | None = None
+    """Seconds that the server asks to wait."""
+    pdbs: list[str] | None = None
+    """Budgets that match the Pod, where the answer is about budgets."""
+    ok: bool | None = None
+    """Whether the cluster accepted it; None where no answer came."""
+    sent: float | None = None
+    """When the request left, on the recording's clock; None if it was never sent."""
+    held_until: float | None = None
+    """Until when (recording's clock) a failed eviction of ours may hold `pdbs`; see `Cluster.held`."""
+
+    @property
+    def self_inflicted(self) -> bool:
+        """Blocked by a budget that our own failed eviction holds: no finding about the workload."""
+        return self.answer == "blocked_by_budget" and self.held_until is not None
+
+
+async def evict(
+    cluster: Cluster,
+    pod: dict[str, Any],
+    *,
+    emit: Emit,
+    dry_run: bool = False,
+    grace_period: float | None = None,
+    step: int | None = None,
+) -> EvictionAnswer:
+    """Evict the Pod that `pod` (name, namespace, UID) is, once. Never raises for what the cluster does.
+
+    Emits an Action row when the request leaves and one when it is answered; a Pod that is gone (404 or another UID)
+    is not evicted and gets the second row only. With `dry_run` the server checks the budget and changes nothing.
+    """
+    metadata, target = meta(pod), target_of(pod)
+    name, namespace, uid = str(metadata["name"]), str(metadata["namespace"]), str(metadata["uid"])
+    try:
+        current = await cluster.get(PODS, name, namespace)
+    except Unreachable as error:
+        return _unsent(cluster, emit, target, step, dry_run, "unreachable", str(error), None)
+    if not current.ok:
+        kind = classify(current.status, current.body, current.headers)
+        return _unsent(cluster, emit, target, step, dry_run, kind, current.message, current.status)
+    if (found := meta(current.body).get("uid")) != uid:
+        message = f"not sent: the Pod of this name is another one by now (UID {found}, not {uid})"
+        return _unsent(cluster, emit, target, step, dry_run, "not_found", message, None)
+
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": namespace},
+        "deleteOptions": delete_options(uid=uid, grace_period=grace_period, dry_run=dry_run),
+    }
+    row = sent(cluster, emit, "evict", target, step=step, dry_run=dry_run)
+    try:
+        answer = await cluster.request("POST", PODS.path(namespace, name, "eviction"), body=eviction)
+    except Unreachable as error:
+        ok = None if error.sent else False
+        answered(emit, row, cluster.clock.now(), answer="unreachable", message=str(error), ok=ok)
+        return EvictionAnswer(answer="unreachable", call=row.call, message=str(error), ok=ok, sent=row.at)
+
+    kind = classify(answer.status, answer.body, answer.headers)
+    if kind == "accepted" and terminating(current.body):
+        kind = "already_terminating"
+    pdbs = budgets_named(answer.body) or None
+    if kind in ("multiple_budgets", "precondition_failed"):
+        pdbs = await _matching_budgets(cluster, current.body)
+    held_until = _held(cluster, namespace, kind, pdbs, answer, dry_run)
+    result = EvictionAnswer(
+        answer=kind,
+        call=row.call,
+        status=answer.status,
+        reason=answer.reason,
+        message=_explained(cluster, kind, answer, pdbs, held_until),
+        causes=causes_of(answer),
+        retry_after=answer.retry_after,
+        pdbs=pdbs,
+        ok=kind in ("accepted", "already_terminating"),
+        sent=row.at,
+        held_until=held_until,
+    )
+    answered(
+        emit,
+        row,
+        answer.received,
+        answer=kind,
+        status=result.status,
+        reason=result.reason,
+        message=result.message,
+        causes=result.causes,
+        retry_after=result.retry_after,
+        pdbs=pdbs,
+        ok=result.ok,
+    )
+    return result
+
+
+def _unsent(
+    cluster: Cluster,
+    emit: Emit,
+    target: rows.Target,
+    step: int | None,
+    dry_run: bool,
+    kind: EvictionClass,
+    message: str,
+    status: int | None,
+) -> EvictionAnswer:
+    """The GET before it said that there is nothing to evict, or nothing at all."""
+    call = next(cluster.calls)
+    row = rows.Action(
+        at=cluster.clock.now(),
+        event="answered",
+        call=call,
+        action="evict",
+        target=target,
+        step=step,
+        dry_run=dry_run,
+        answer=kind,
+        status=status,
+        message=message,
+        ok=False,
+    )
+    emit(row)
+    return EvictionAnswer(answer=kind, call=call, status=status, message=message, ok=False)
+
+
+async def _matching_budgets(cluster: Cluster, pod: dict[str, Any]) -> list[str] | None:
+    """Names of the budgets that match; None where they cannot be read."""
+    try:
+        pdbs = await cluster.list(PDBS, meta(pod)["namespace"])
+    except (ApiError, Unreachable):
+        return None
+    return [str(meta(pdb)["name"]) for pdb in budgets_of(pod, pdbs.items)]
+
+
+def _held(
+    cluster: Cluster, namespace: str, kind: EvictionClass, pdbs: list[str] | None, answer: Answer, dry_run: bool
+) -> float | None:
+    """Remember budgets that a failed precondition has spent, and recognise them when they block us."""
+    keys = [(namespace, pdb) for pdb in pdbs or []]
+    if kind == "precondition_failed" and not dry_run:
+        cluster.held |= dict.fromkeys(keys, answer.received + HELD)
+        return answer.received + HELD
+    if kind == "blocked_by_budget":
+        until = max((cluster.held.get(key, 0.0) for key in keys), default=0.0)
+        return until if until > answer.received else None
+    return None
+
+
+def _explained(
+    cluster: Cluster, kind: EvictionClass, answer: Answer, pdbs: list[str] | None, held_until: float | None
+) -> str | None:
+    if answer.ok:
+        return None
+    names = " and ".join(pdbs or []) or "its budget"
+    if kind == "precondition_failed" and held_until is not None:
+        return f"{answer.message} ({names} may be held by this failed eviction for {HELD:g} s)"
+    if kind == "blocked_by_budget" and held_until is not None:
+        left = held_until - cluster.clock.now()
+        return f"{answer.message} ({names} is held by our own failed eviction for up to {left:.0f} s more)"
+    if kind == "multiple_budgets" and pdbs:
+        return f"{answer.message} (they are {names}: a configuration error, which no retry heals)"
+    return answer.message

@@ -1,0 +1,165 @@
+"""One drill per target at a time: a coordination Lease per target, held while the drill lasts.
+
+A Lease is *lost* only when somebody else is seen holding it. While that cannot be asked it is *unconfirmed*: no new
+fault may start then, but nothing is aborted for that alone (an API server that is away for a while is what drills
+are about).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+
+import anyio
+import structlog
+
+from chaosrunner.cluster.resources import LEASES, meta
+from chaosrunner.cluster.session import Answer, Cluster, Unreachable
+
+log = structlog.get_logger()
+
+State = Literal["free", "held", "unconfirmed", "lost"]
+
+GRACE = 15.0
+"""Seconds beyond its duration after which a Lease that nobody renews may be taken: room for skewed clocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Somebody else holds it."""
+
+    holder: str
+    renewed: str | None
+    """renewTime as reported by the holder."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """A Lease for one target. `holder` is our identity (the run id); `duration` in seconds."""
+
+    cluster: Cluster
+    namespace: str
+    name: str
+    holder: str
+    duration: float = 15.0
+    state: State = "free"
+    confirmed: float | None = None
+    """When (recording's clock) it was last confirmed to be ours."""
+    taken_by: Taken | None = None
+    _object: dict[str, Any] = field(default_factory=dict)
+
+    async def acquire(self) -> Taken | None:
+        """Take it; who holds it if somebody else does. Raises Unreachable, and RuntimeError for an answer that is
+        neither (403, for one)."""
+        for _ in range(3):
+            answer = await self.cluster.get(LEASES, self.name, self.namespace)
+            if answer.status == 404:
+                answer = await self.cluster.create(LEASES, self._fresh(), self.namespace)
+            elif answer.ok:
+                if taken := self._taken(answer):
+                    return taken
+                answer = await self.cluster.replace(LEASES, self._ours(answer.body, fresh=True), self.namespace)
+            if answer.ok:
+                self._confirm(answer)
+                return None
+            if answer.status != 409:
+                raise RuntimeError(f"lease {self.namespace}/{self.name}: {answer.status} {answer.message}")
+        return Taken(holder="somebody who was faster three times", renewed=None)
+
+    async def renew(self) -> State:
+        """Confirm that it is ours still. Never raises for what the cluster does."""
+        try:
+            self.state = await self._renew()
+        except Unreachable as error:
+            log.warning("lease cannot be confirmed", lease=self.name, error=str(error))
+            self.state = "unconfirmed"
+        return self.state
+
+    async def keep(self) -> None:
+        """Renew three times a duration, until it is lost (or this is cancelled)."""
+        while True:
+            if await self.renew() == "lost":
+                return
+            await anyio.sleep(self.duration / 3)
+
+    async def release(self) -> None:
+        """Remove it, if it is ours still. Never raises for what the cluster does: it expires by itself."""
+        if self.state in ("free", "lost"):
+            return
+        metadata = meta(self._object)
+        try:
+            answer = await self.cluster.delete(
+                LEASES, self.name, self.namespace, uid=metadata.get("uid"), version=metadata.get("resourceVersion")
+            )
+        except Unreachable as error:
+            log.warning("lease cannot be released and expires by itself", lease=self.name, error=str(error))
+            return
+        if not answer.ok and answer.status != 404:
+            log.warning("lease was not released", lease=self.name, status=answer.status, message=answer.message)
+        self.state = "free"
+
+    async def _renew(self) -> State:
+        answer = await self.cluster.replace(LEASES, self._ours(self._object), self.namespace)
+        if answer.status in (404, 409):
+            # Somebody changed or removed it: only who holds it now tells whether it is lost.
+            answer = await self.cluster.get(LEASES, self.name, self.namespace)
+            if answer.ok:
+                holder = _spec(answer).get("holderIdentity") or ""
+                if holder not in ("", self.holder):
+                    self.taken_by = Taken(holder=holder, renewed=_spec(answer).get("renewTime"))
+                    return "lost"
+                answer = await self.cluster.replace(LEASES, self._ours(answer.body), self.namespace)
+            elif answer.status == 404:
+                answer = await self.cluster.create(LEASES, self._fresh(), self.namespace)
+        if answer.ok:
+            self._confirm(answer)
+            return "held"
+        return "unconfirmed"
+
+    def _taken(self, answer: Answer) -> Taken | None:
+        spec = _spec(answer)
+        holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime")
+        if holder in ("", self.holder) or renewed is None:
+            return None
+        age = _server_time(answer, self.cluster) - datetime.fromisoformat(renewed).timestamp()
+        if age > float(spec.get("leaseDurationSeconds") or self.duration) + GRACE:
+            log.warning("lease of a dead holder is taken over", lease=self.name, holder=holder, renewed=renewed)
+            return None
+        return Taken(holder=holder, renewed=renewed)
+
+    def _confirm(self, answer: Answer) -> None:
+        self._object = answer.body
+        self.state, self.confirmed = "held", answer.received
+
+    def _fresh(self) -> dict[str, Any]:
+        body = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": self.name, "namespace": self.namespace},
+        }
+        return self._ours(body, fresh=True)
+
+    def _ours(self, body: dict[str, Any], *, fresh: bool = False) -> dict[str, Any]:
+        now = datetime.fromtimestamp(self.cluster.clock.wall(self.cluster.clock.now()), UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {
+            **(body.get("spec") or {}),
+            "holderIdentity": self.holder,
+            "leaseDurationSeconds": max(1, round(self.duration)),
+            "renewTime": stamp,
+        }
+        if fresh:
+            spec["acquireTime"] = stamp
+        return {**body, "spec": spec}
+
+
+def _spec(answer: Answer) -> dict[str, Any]:
+    return answer.body.get("spec") or {}
+
+
+def _server_time(answer: Answer, cluster: Cluster) -> float:
+    """Unix seconds on the API server's clock where it tells, else on ours."""
+    date = answer.headers.get("Date")
+    return parsedate_to_datetime(date).timestamp() if date else cluster.clock.wall(answer.received)

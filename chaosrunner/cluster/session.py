@@ -1,0 +1,461 @@
+"""A session with one API server: raw requests and streams over the official client's transport.
+
+Objects stay plain dictionaries. An answer is never turned into an exception for its status; only the lack of an
+answer is (`Unreachable`). A 401 is answered by renewing the credentials and sending the request once more, which is
+safe for any method, since a request that failed authentication was not carried out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+import aiohttp
+import anyio
+import msgspec
+import structlog
+from kubernetes.aio.client.rest import RESTClientObject
+from multidict import CIMultiDict
+from yarl import URL
+
+from chaosrunner.cluster.config import ClusterConfig, Loaded, load
+from chaosrunner.cluster.resources import Resource
+from chaosrunner.errors import UserError
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.clock import Clock
+from chaosrunner.timeline.writer import Emit
+
+log = structlog.get_logger()
+
+PAGE = 500
+"""Items asked for in one page of a list, as kubectl does."""
+
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+
+Cause = Literal["dns", "refused", "connect", "tls", "proxy", "timeout", "closed"]
+
+
+class Unreachable(Exception):
+    """No answer came. `cause` says where it broke; `sent` whether the server may have carried the request out."""
+
+    def __init__(self, server: str, cause: Cause, detail: str, *, sent: bool) -> None:
+        super().__init__(f"{server}: {_CAUSES[cause]}: {detail}")
+        self.server = server
+        self.cause = cause
+        self.detail = detail
+        self.sent = sent
+
+
+_CAUSES: dict[Cause, str] = {
+    "dns": "its name cannot be resolved",
+    "refused": "connection refused",
+    "connect": "no connection",
+    "tls": "TLS failed",
+    "proxy": "the proxy failed",
+    "timeout": "no answer in time",
+    "closed": "the connection broke",
+}
+
+
+class ApiError(Exception):
+    """An answer with an error status, where a helper promised more than an answer."""
+
+    def __init__(self, what: str, answer: Answer) -> None:
+        super().__init__(f"{what}: {answer.status} {answer.message}")
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One HTTP answer. `sent` and `received` (its last byte) are seconds on the recording's clock."""
+
+    status: int
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+    sent: float
+    received: float
+    text: str = ""
+    """The body where it is no JSON object (`404 page not found`, `ok`)."""
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def reason(self) -> str | None:
+        """The machine-readable reason of a Status; some errors have none (a Pod under two budgets)."""
+        return self.body.get("reason") if self.body.get("kind") == "Status" else None
+
+    @property
+    def message(self) -> str:
+        if self.body.get("kind") == "Status":
+            return str(self.body.get("message") or "")
+        return self.text.strip()
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds, from the header; HTTP dates, which the API server does not send, are passed over."""
+        value = self.headers.get("Retry-After", "")
+        return float(value) if value.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A whole list. `version` is the list's own resourceVersion, the only one from which a watch may start."""
+
+    items: list[dict[str, Any]]
+    version: str
+    received: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerVersion:
+    git: str
+    major: int
+    minor: int
+    """Managed clusters append a plus sign, which is dropped."""
+
+
+class Stream:
+    """An open answer whose body is read as it comes."""
+
+    def __init__(self, cluster: Cluster, response: Any, sent: float, authorization: str | None) -> None:
+        self.status: int = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self.opened = cluster.clock.now()
+        self.sent = sent
+        self.authorization = authorization
+        """What was presented; `Cluster.renew` wants it, to renew only once for many that got a 401."""
+        self._cluster = cluster
+        self._response = response
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the proper end of the body. Raises Unreachable (cause `timeout`: silence)."""
+        with self._cluster.transport_errors():
+            chunk: bytes = await self._response.content.readany()
+        return chunk
+
+    async def answer(self) -> Answer:
+        """The rest of the body as one answer: for error statuses."""
+        with self._cluster.transport_errors():
+            raw = await self._response.read()
+        return _answer(self.status, self.headers, raw, self.sent, self._cluster.clock.now())
+
+
+class Cluster:
+    """One API server, as one user. Made by `connect`."""
+
+    def __init__(self, loaded: Loaded, config: ClusterConfig, clock: Clock, emit: Emit | None) -> None:
+        self.config = config
+        self.context = loaded.context
+        self.namespace = loaded.namespace
+        self.server: str = loaded.configuration.host
+        self.clock = clock
+        self.calls: Iterator[int] = itertools.count(1)
+        """Numbers of the calls that change the cluster; one sequence for a run."""
+        self.held: dict[tuple[str, str], float] = {}
+        """Budgets (namespace, name) that a failed eviction of ours holds, and until when (recording's clock)."""
+        self._configuration = loaded.configuration
+        self._credentials = loaded.credentials
+        self._impersonate = loaded.impersonate
+        self._emit = emit
+        self._renewing = anyio.Lock()
+        self._transports: list[Any] = []
+        self._certificate: tuple[str | None, str | None] | None = None
+
+    # --- requests ---------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """One request, one answer, whatever its status.
+
+        `path` starts with a slash, `body` is anything that JSON can say, `timeout` is in seconds for the whole of it
+        (default: the configuration's). Raises Unreachable where no whole answer came.
+        """
+        limit = aiohttp.ClientTimeout(total=timeout or self.config.request_timeout)
+        for attempt in (1, 2):
+            async with self._open(method, path, query, body, content_type, limit) as stream:
+                answer = await stream.answer()
+            if answer.status != 401 or attempt == 2 or not await self.renew(stream.authorization):
+                break
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Mapping[str, str], silence: float) -> AsyncIterator[Stream]:
+        """Open a GET whose body comes in pieces. No attempt to authenticate anew: the caller wants to know.
+
+        `silence` is the longest time in seconds between two reads. Raises Unreachable where no headers come within
+        the configuration's request timeout.
+        """
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=self.config.request_timeout, sock_read=silence)
+        async with self._open("GET", path, query, None, None, limit) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        content_type: str | None,
+        limit: aiohttp.ClientTimeout,
+    ) -> AsyncIterator[Stream]:
+        authorization, transport = await self._authenticated()
+        headers: CIMultiDict[str] = CIMultiDict(self._impersonate)
+        headers["Accept"] = "application/json"
+        headers["User-Agent"] = "chaosrunner"
+        headers["Content-Type"] = content_type or "application/json"
+        if authorization:
+            headers["Authorization"] = authorization
+        url = URL(self.server + path + (f"?{urlencode(query)}" if query else ""), encoded=True)
+        sent = self.clock.now()
+        with self.transport_errors():
+            with anyio.fail_after(self.config.request_timeout if limit.total is None else None):
+                response = (await transport.request(method, url, headers, body, _request_timeout=limit)).response
+        try:
+            stream = Stream(self, response, sent, authorization)
+            self._sample(stream)
+            yield stream
+        finally:
+            # A body read to its end has given its connection back already; any other cannot be used again.
+            response.close()
+
+    async def _authenticated(self) -> tuple[str | None, Any]:
+        """The Authorization header and the transport with the current client certificate."""
+        async with self._renewing:
+            authorization = await self._credentials.authorization()
+            self._use_certificate()
+            return authorization, self._transports[-1]
+
+    async def renew(self, presented: str | None) -> bool:
+        """After a 401 to a request that presented `presented`: True if there are other credentials to try now."""
+        async with self._renewing:
+            try:
+                if presented != await self._credentials.authorization():
+                    return True  # somebody else's 401 has already led to new ones
+                renewed = await self._credentials.renew()
+            except UserError as error:
+                log.warning("credentials cannot be renewed", error=str(error))
+                return False
+            log.info("credentials renewed after 401", changed=renewed)
+            return renewed
+
+    def _use_certificate(self) -> None:
+        certificate = (self._configuration.cert_file, self._configuration.key_file)
+        if certificate == self._certificate and self._transports:
+            return
+        try:
+            self._transports.append(RESTClientObject(self._configuration))
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise UserError(f"kubeconfig: certificates of context {self.context!r}: {error}") from error
+        self._certificate = certificate
+
+    @contextmanager
+    def transport_errors(self) -> Iterator[None]:
+        """Turns the transport's exceptions into `Unreachable`."""
+        try:
+            yield
+        except (aiohttp.ClientError, OSError) as error:
+            cause, sent = _cause(error)
+            raise Unreachable(self.server, cause, str(error) or type(error).__name__, sent=sent) from error
+
+    def _sample(self, stream: Stream) -> None:
+        """The API server's clock beside ours, from the Date header (one second's resolution, RFC 9110 section 6.6.1).
+
+        A proxy in between may have written the header; an interval that fits no other says so.
+        """
+        date = stream.headers.get("Date")
+        if self._emit is None or date is None:
+            return
+        try:
+            reported = parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        self._emit(
+            rows.Skew(
+                at=stream.opened,
+                owner="apiserver",
+                reported=reported,
+                resolution=1.0,
+                sent=stream.sent,
+                received=stream.opened,
+            )
+        )
+
+    # --- thin helpers -----------------------------------------------------------------------------------
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Answer:
+        return await self.request("GET", resource.path(namespace, name))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> Listing:
+        """All objects, page by page; of all namespaces where none is given. Raises ApiError and Unreachable."""
+        path = resource.path(namespace)
+        query = selectors(label_selector, field_selector)
+        page: dict[str, str] = {"limit": str(PAGE)}
+        items: list[dict[str, Any]] = []
+        while True:
+            answer = await self.request("GET", path, query=query | page)
+            if answer.status == 410 and "continue" in page:
+                # The version that the pages are of has been compacted away: all at once, then.
+                page, items = {}, []
+                continue
+            if not answer.ok:
+                raise ApiError(f"list {resource.plural}", answer)
+            items += answer.body.get("items") or []
+            metadata = answer.body.get("metadata") or {}
+            if not metadata.get("continue"):
+                version = str(metadata.get("resourceVersion") or "")
+                return Listing(items=items, version=version, received=answer.received)
+            page["continue"] = metadata["continue"]
+
+    async def create(
+        self, resource: Resource, body: dict[str, Any], namespace: str | None = None, *, dry_run: bool = False
+    ) -> Answer:
+        return await self.request("POST", resource.path(namespace), query=_dry(dry_run), body=body)
+
+    async def replace(self, resource: Resource, body: dict[str, Any], namespace: str | None = None) -> Answer:
+        """PUT; with a resourceVersion in the body it fails with 409 if somebody was faster."""
+        return await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        namespace: str | None = None,
+        *,
+        content_type: str = MERGE_PATCH,
+        dry_run: bool = False,
+    ) -> Answer:
+        """Merge patch by default; a list of operations wants `JSON_PATCH`."""
+        return await self.request(
+            "PATCH", resource.path(namespace, name), query=_dry(dry_run), body=body, content_type=content_type
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        grace_period: float | None = None,
+        dry_run: bool = False,
+    ) -> Answer:
+        """Delete, with preconditions on UID and resourceVersion where given (409 if they do not hold)."""
+        options = delete_options(uid=uid, version=version, grace_period=grace_period, dry_run=dry_run)
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
+        return await self.request("DELETE", resource.path(namespace, name), body=body)
+
+    async def version(self) -> ServerVersion:
+        """What the server says it is. Raises ApiError and Unreachable."""
+        answer = await self.request("GET", "/version")
+        if not answer.ok:
+            raise ApiError("version", answer)
+        body = answer.body
+        major, minor = (int(str(body.get(key, "0")).rstrip("+") or 0) for key in ("major", "minor"))
+        return ServerVersion(git=str(body.get("gitVersion", "")), major=major, minor=minor)
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self._credentials.prepare()
+        self._use_certificate()
+
+    async def close(self) -> None:
+        for transport in self._transports:
+            await transport.close()
+
+
+@asynccontextmanager
+async def connect(config: ClusterConfig, clock: Clock, emit: Emit | None = None) -> AsyncIterator[Cluster]:
+    """A session for the cluster that `config` names. Sends nothing yet (an exec plugin is run).
+
+    `emit` gets a `Skew` row for each answer. Raises UserError for a bad configuration.
+    """
+    cluster = Cluster(load(config), config, clock, emit)
+    await cluster.open()
+    try:
+        yield cluster
+    finally:
+        with anyio.CancelScope(shield=True):
+            await cluster.close()
+
+
+def selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    pairs = (("labelSelector", label_selector), ("fieldSelector", field_selector))
+    return {key: value for key, value in pairs if value}
+
+
+def delete_options(
+    *, uid: str | None = None, version: str | None = None, grace_period: float | None = None, dry_run: bool = False
+) -> dict[str, Any]:
+    """The fields of DeleteOptions that are set; grace periods are whole seconds, rounded up."""
+    options: dict[str, Any] = {}
+    preconditions = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
+    if preconditions:
+        options["preconditions"] = preconditions
+    if grace_period is not None:
+        options["gracePeriodSeconds"] = int(-(-grace_period // 1))
+    if dry_run:
+        options["dryRun"] = ["All"]
+    return options
+
+
+def _dry(dry_run: bool) -> dict[str, str] | None:
+    return {"dryRun": "All"} if dry_run else None
+
+
+def _answer(status: int, headers: Mapping[str, str], raw: bytes, sent: float, received: float) -> Answer:
+    try:
+        body = msgspec.json.decode(raw) if raw else {}
+    except msgspec.DecodeError:
+        body = None
+    if not isinstance(body, dict):
+        return Answer(
+            status=status, body={}, headers=headers, sent=sent, received=received, text=raw.decode(errors="replace")
+        )
+    return Answer(status=status, body=body, headers=headers, sent=sent, received=received)
+
+
+def _cause(error: Exception) -> tuple[Cause, bool]:
+    """What broke, and whether the request may have reached the server before it did."""
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return "dns", False
+        case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
+            return "proxy", False
+        case aiohttp.ClientSSLError() | ssl.SSLError():
+            return "tls", False
+        case aiohttp.ClientConnectorError(os_error=ConnectionRefusedError()):
+            return "refused", False
+        case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError() | aiohttp.InvalidURL():
+            return "connect", False
+        case TimeoutError():
+            return "timeout", True
+        case _:
+            return "closed", True

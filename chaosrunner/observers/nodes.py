@@ -1,0 +1,43 @@
+"""Nodes as rows; heartbeats, which are most of what their watch says, are none."""
+
+from __future__ import annotations
+
+import msgspec
+
+from chaosrunner.observers.values import Object, conditions, identity, part, text
+from chaosrunner.timeline import rows
+
+
+def to_row(obj: Object, *, seen: rows.Seen, at: float, gap: int | None = None) -> rows.Node:
+    """One node, without what changes at every heartbeat."""
+    spec, found = part(obj, "spec"), conditions(part(obj, "status"))
+    return rows.Node(
+        **identity(obj, seen, at, gap),
+        unschedulable=bool(spec.get("unschedulable")),
+        ready=next((condition.status for condition in found if condition.type == "Ready"), None),
+        conditions=found,
+        taints=[
+            rows.Taint(key=text(taint.get("key")), effect=text(taint.get("effect")), value=taint.get("value") or None)
+            for taint in spec.get("taints") or []
+        ],
+    )
+
+
+class News:
+    """Tells rows that say something new from heartbeats."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, rows.Node] = {}
+
+    def is_new(self, row: rows.Node) -> bool:
+        """Whether the row differs from the last one of the same node in more than its version."""
+        if row.seen in ("DELETED", "VANISHED"):
+            self._last.pop(row.uid, None)
+            return True
+        last = self._last.get(row.uid)
+        self._last[row.uid] = row
+        return last is None or _content(last) != _content(row)
+
+
+def _content(row: rows.Node) -> rows.Node:
+    return msgspec.structs.replace(row, at=0.0, id=0, version="", seen="MODIFIED", gap=None)
