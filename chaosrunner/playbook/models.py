@@ -74,10 +74,16 @@ class Parameter(Model):
 # --- probes -----------------------------------------------------------------------------------------------
 
 
+def _read_content(value: Any) -> str | list[dict[str, Any]]:
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, dict) for part in value)):
+        return value
+    raise ValueError("expected text, or a list of content parts as the API takes them")
+
+
 class Message(Model):
     role: Text
     """system, user, assistant, ..."""
-    content: str | list[dict[str, Any]]
+    content: Annotated[str | list[dict[str, Any]], reader(_read_content)]
     """Text, or content parts as the API takes them."""
 
 
@@ -130,6 +136,15 @@ class Terminal(Model):
         return self
 
 
+def _read_body(value: Any) -> dict[str, Any] | list[Any] | str | None:
+    if value is None or isinstance(value, dict | list | str):
+        return value
+    raise ValueError("expected a mapping or list (sent as JSON) or text")
+
+
+Body = Annotated[dict[str, Any] | list[Any] | str | None, reader(_read_body)]
+"""Body of a request: JSON (mapping or list) or text."""
+
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 UrlPath = Annotated[str, Field(pattern=r"^/\S*$")]
 
@@ -140,14 +155,36 @@ class ServerSentEvents(Model):
     method: Method = "GET"
     path: UrlPath
     """Path below the drill's endpoint URL."""
-    body: dict[str, Any] | list[Any] | str | None = None
+    body: Body = None
     """JSON (mapping or list) or text."""
     terminal: Terminal = Terminal(data="[DONE]")
     """How a complete stream ends."""
 
 
+def _read_statuses(value: Any) -> list[int]:
+    statuses = value if isinstance(value, list) else [value]
+    if not statuses or not all(type(status) is int and 100 <= status <= 599 for status in statuses):
+        raise ValueError("expected an HTTP status like 200, or a list of them")
+    return statuses
+
+
+Statuses = Annotated[
+    list[int],
+    reader(_read_statuses),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 100, "maximum": 599},
+                {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 100, "maximum": 599}},
+            ]
+        }
+    ),
+]
+"""HTTP statuses; in YAML one or a list."""
+
+
 class HttpExpect(Model):
-    status: int | list[int] = 200
+    status: Statuses = Field(default_factory=lambda: [200])
     """Status, or one of several, that is a success."""
 
 
@@ -157,7 +194,7 @@ class Http(Model):
     method: Method = "GET"
     path: UrlPath
     """Path below the drill's endpoint URL."""
-    body: dict[str, Any] | list[Any] | str | None = None
+    body: Body = None
     """JSON (mapping or list) or text."""
     expect: HttpExpect = HttpExpect()
 
@@ -431,17 +468,29 @@ class Hold(Model):
     for_: PositiveDuration = Field(alias="for")
 
 
-def _known_outcomes(names: str | list[str]) -> str | list[str]:
-    for name in [names] if isinstance(names, str) else names:
+def _read_outcomes(value: Any) -> list[str]:
+    names = value if isinstance(value, list) else [value]
+    for name in names:
         if name not in OUTCOMES:
-            raise mistake(f'unknown outcome "{name}"', suggest(name, OUTCOMES) or f"one of: {', '.join(OUTCOMES)}")
+            raise ValueError(
+                f'unknown outcome "{name}"; {suggest(str(name), OUTCOMES) or "one of: " + ", ".join(OUTCOMES)}'
+            )
+    if not names:
+        raise ValueError("expected an outcome, or a list of them")
     return names
 
 
 class OnceExpect(Model):
     status: int | None = Field(default=None, ge=100, le=599)
     """HTTP status."""
-    outcome: Annotated[str | list[str], AfterValidator(_known_outcomes)] | None = None
+    outcome: (
+        Annotated[
+            list[str],
+            reader(_read_outcomes),
+            WithJsonSchema({"anyOf": [{"enum": list(OUTCOMES)}, {"type": "array", "items": {"enum": list(OUTCOMES)}}]}),
+        ]
+        | None
+    ) = None
     """Outcome, or one of several."""
 
     @model_validator(mode="after")
@@ -710,20 +759,23 @@ class LabModel(Model):
     """Longest drain."""
 
 
+def _read_int_or_percent(value: Any) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}%", value):
+        return value
+    raise ValueError('expected a whole number or a percentage, like 1 or "50%"')
+
+
+IntOrPercent = Annotated[int | str, reader(_read_int_or_percent)]
+"""As Kubernetes' IntOrString."""
+
+
 class LabPdb(Model):
     """PodDisruptionBudget of the workload: exactly one of both."""
 
-    min_available: int | str | None = None
-    max_unavailable: int | str | None = None
-
-    @field_validator("min_available", "max_unavailable", mode="before")
-    @classmethod
-    def _int_or_percent(cls, value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}%", value):
-            return value
-        raise mistake("expected a whole number or a percentage, as Kubernetes takes them", 'like 1 or "50%"')
+    min_available: IntOrPercent | None = None
+    max_unavailable: IntOrPercent | None = None
 
     @model_validator(mode="after")
     def _one(self) -> LabPdb:
