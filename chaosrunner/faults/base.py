@@ -1,0 +1,226 @@
+"""What every fault is: a change made to the cluster, told beforehand, checked from outside, put back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import msgspec
+import structlog
+
+from chaosrunner.cluster.actions import create_event, target_of
+from chaosrunner.cluster.answers import EvictionClass
+from chaosrunner.cluster.budget import Budgets, Predicted
+from chaosrunner.cluster.eviction import EvictionAnswer, evict
+from chaosrunner.cluster.resources import meta
+from chaosrunner.cluster.session import Cluster, Unreachable
+from chaosrunner.journal.journal import Journal
+from chaosrunner.journal.undo import UndoResult
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.writer import Emit
+
+Object = dict[str, Any]
+
+log = structlog.get_logger()
+
+
+class Problem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Something that a plan found. `refuse` keeps the drill from starting."""
+
+    severity: Literal["refuse", "warn", "info"]
+    code: str
+    text: str
+    how: str | None = None
+    """How to mend it."""
+
+
+class Touch(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """One object that a fault would touch, or would leave alone, and what the cluster would answer."""
+
+    action: str
+    """evict, delete_pod, cordon, uncordon, skip, wait, block."""
+    target: rows.Target
+    predicted: str | None = None
+    """Predicted class of the answer; a prediction, whatever the cluster said to a dry run."""
+    reason: str | None = None
+    pdbs: list[str] = []
+
+
+class Preview(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A fault as its plan sees it."""
+
+    touches: list[Touch] = []
+    problems: list[Problem] = []
+    undo: Literal["restore", "none"] = "none"
+    stays: str | None = None
+    """What remains in the cluster until it is undone, and what undoes it."""
+
+
+class TargetResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a fault did to one target. Times in seconds on the recording's clock."""
+
+    target: rows.Target
+    answer: str
+    """Class of the last answer (`chaosrunner.cluster.answers`); of a cordon accepted, unchanged, rejected or an
+    undo's state; gone where there was nothing left to take."""
+    expected: bool
+    """Whether this is what the step asked for."""
+    status: int | None = None
+    attempts: int = 0
+    sent: float | None = None
+    """When the call was sent that the cluster accepted."""
+    pdbs: list[str] = []
+    detail: str | None = None
+    bitten: bool | None = None
+    """Whether the effect was seen from outside; None where none was asked for, or before `verify`."""
+    self_inflicted: bool = False
+    """Refused by a budget that a failed eviction of this run holds: no finding about the workload."""
+
+
+class FaultResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a fault did, or whether it bit. `failed` ends the step as failed, `inconclusive` as inconclusive."""
+
+    result: Literal["ok", "failed", "inconclusive"] = "ok"
+    reason: str | None = None
+    targets: list[TargetResult] = []
+
+
+@dataclass
+class Context:
+    """What faults need of a run."""
+
+    cluster: Cluster
+    journal: Journal
+    emit: Emit
+    run: str
+    drill: str
+    step: int | None = None
+
+    @property
+    def now(self) -> float:
+        """Seconds on the recording's clock."""
+        return self.cluster.clock.now()
+
+    async def announce(self, target: rows.Target, fault: str, what: str) -> None:
+        """A Kubernetes Event on the target that says which run did what. Its failure harms nothing: a log line."""
+        reason = "ChaosRunner" + "".join(word.capitalize() for word in fault.split("_"))
+        message = f"{what} by run {self.run} of drill {self.drill}"
+        try:
+            answer = await create_event(self.cluster, target, run=self.run, reason=reason, message=message)
+        except Unreachable as error:
+            log.info("event not written", target=target.name, error=str(error))
+            return
+        if not answer.ok:
+            log.info("event not written", target=target.name, status=answer.status, message=answer.message)
+
+
+@dataclass
+class PlanContext:
+    """What a fault's plan needs. It reads, and asks for dry runs."""
+
+    cluster: Cluster
+    pdbs: Sequence[Object]
+    ask: bool = True
+    """Whether the server is asked by dry-run evictions; without, budgets are only computed."""
+    _budgets: dict[str, Budgets] = field(default_factory=dict)
+    _answers: dict[str, EvictionAnswer] = field(default_factory=dict)
+    _spent: set[str] = field(default_factory=set)
+
+    def recovered(self) -> None:
+        """From here on the plan supposes that replacements are Ready, so that budgets allow what they allow now."""
+        self._budgets.clear()
+        self._spent.clear()
+
+    async def predict(self, pod: Object, *, spend: bool) -> Predicted:
+        """What evicting `pod` will be answered, after the evictions that were predicted with `spend` before it.
+
+        The server's own dry run decides, except that it does not know what those before will have used up.
+        """
+        namespace = str(meta(pod).get("namespace"))
+        budgets = self._budgets.setdefault(namespace, Budgets(self.pdbs))
+        computed = (budgets if spend else copy.deepcopy(budgets)).predict(pod)
+        if not self.ask:
+            return computed
+        server = await self.dry_run(pod)
+        used_up = computed.answer == "blocked_by_budget" and bool(self._spent.intersection(computed.pdbs))
+        if spend and computed.spends:
+            self._spent.update(computed.pdbs)
+        if used_up or server.answer == computed.answer:
+            return computed
+        reason = server.message or f"so says the server; by the budgets as read: {computed.answer}"
+        return Predicted(pod=computed.pod, answer=server.answer, reason=reason, pdbs=computed.pdbs)
+
+    async def dry_run(self, pod: Object) -> EvictionAnswer:
+        """The server's answer to a dry-run eviction of `pod` as things are, asked once a Pod."""
+        uid = str(meta(pod).get("uid"))
+        if uid not in self._answers:
+            self._answers[uid] = await evict(self.cluster, pod, emit=lambda _: None, dry_run=True)
+        return self._answers[uid]
+
+
+class Fault(Protocol):
+    """A change, aimed. Methods are called in this order; `undo` may come at any time, and twice."""
+
+    name: str
+
+    async def plan(self, context: PlanContext) -> Preview:
+        """What it would touch, whether it may, what the cluster would answer, what remains. Changes nothing."""
+        ...
+
+    async def apply(self, context: Context) -> FaultResult:
+        """Makes the change. Raises Unreachable if the API server cannot be reached; see `undo` then."""
+        ...
+
+    async def verify(self, context: Context) -> FaultResult:
+        """Whether it bit, seen from outside. A fault that did not bite proves nothing: inconclusive."""
+        ...
+
+    async def undo(self, context: Context) -> list[UndoResult]:
+        """Puts back what this fault changed, as it was before. Idempotent."""
+        ...
+
+    async def verify_undone(self, context: Context) -> bool:
+        """Whether nothing of this fault is left, seen from outside."""
+        ...
+
+
+STATUSES: dict[EvictionClass, tuple[int, ...]] = {
+    "accepted": (200, 201),
+    "already_terminating": (200, 201),
+    "blocked_by_budget": (429,),
+    "budget_not_observed": (429,),
+    "throttled": (429,),
+    "multiple_budgets": (500,),
+    "precondition_failed": (409,),
+    "conflict": (409,),
+    "not_found": (404,),
+    "forbidden": (401, 403),
+    "namespace_terminating": (403,),
+    "bad_request": (400,),
+}
+"""Statuses with which an answer of a class comes, for predictions."""
+
+
+def meets(expect: int | str, answer: str, status: int | None = None) -> bool:
+    """Whether an answer is the expected one, by class or by status; of a prediction only the class is known.
+
+    An eviction of a Pod that was going already is an accepted one; that it took nothing away is for `verify` to say.
+    """
+    if isinstance(expect, str):
+        return answer == expect or (expect == "accepted" and answer == "already_terminating")
+    if status is not None:
+        return status == expect
+    return any(answer == kind and expect in statuses for kind, statuses in STATUSES.items())
+
+
+def touch(action: str, pod: Object, predicted: Predicted) -> Touch:
+    """A Pod as a plan shows it."""
+    return Touch(
+        action=action,
+        target=target_of(pod),
+        predicted=predicted.answer,
+        reason=predicted.reason,
+        pdbs=list(predicted.pdbs),
+    )

@@ -1,0 +1,223 @@
+"""drain: nodes cordoned and their Pods evicted, by the rules of `kubectl drain`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import anyio
+
+from chaosrunner.cluster.actions import target_of
+from chaosrunner.cluster.answers import EvictionClass
+from chaosrunner.cluster.drain import RETRY_EVERY, DrainDecision, DrainOptions, gone, leaving, next_move, select
+from chaosrunner.cluster.eviction import evict
+from chaosrunner.cluster.resources import DAEMON_SETS, PODS, controller, meta, terminating
+from chaosrunner.cluster.session import ApiError, Cluster, Unreachable
+from chaosrunner.faults.base import (
+    Context,
+    FaultResult,
+    Object,
+    PlanContext,
+    Preview,
+    Problem,
+    TargetResult,
+    Touch,
+    touch,
+)
+from chaosrunner.faults.cordon import Cordon
+from chaosrunner.faults.evict import taken
+from chaosrunner.journal.undo import UndoResult
+from chaosrunner.timeline import rows
+
+POLL = 1.0
+"""Seconds between two looks whether a Pod is gone, as kubectl has it."""
+
+
+class Drain:
+    """Drains nodes, one after the other, after all of them were cordoned. The cordon is undone, the evictions stay."""
+
+    name = "drain"
+
+    def __init__(
+        self,
+        nodes: Sequence[rows.Target],
+        *,
+        timeout: float,
+        options: DrainOptions,
+        grace_period: float | None = None,
+        retry_every: float = RETRY_EVERY,
+    ) -> None:
+        """Times in seconds; `timeout` is for each node."""
+        self.nodes = list(nodes)
+        self.timeout = timeout
+        self.options = options
+        self.grace_period = grace_period
+        self.retry_every = retry_every
+        self._cordon = Cordon(nodes)
+
+    async def plan(self, context: PlanContext) -> Preview:
+        """Judges every Pod of the nodes; one that blocks refuses the drain, with everything that blocks named.
+
+        Raises Unreachable, ApiError.
+        """
+        preview = await self._cordon.plan(context)
+        for node in self.nodes:
+            for decision in await self._decide(context.cluster, node):
+                if decision.verdict == "evict":
+                    predicted = await context.predict(decision.pod, spend=True)
+                    preview.touches.append(touch("evict", decision.pod, predicted))
+                    if next_move(predicted.answer, was_terminating=False) in ("fail", "retry"):
+                        preview.problems.append(self._slow(decision, predicted.answer, predicted.reason))
+                    continue
+                preview.touches.append(
+                    Touch(action=decision.verdict, target=target_of(decision.pod), reason=decision.reason)
+                )
+                if decision.verdict == "block":
+                    preview.problems.append(_blocked(node, decision))
+        return preview
+
+    async def apply(self, context: Context) -> FaultResult:
+        """Cordons, evicts, waits until the Pods are gone. Nothing is cordoned if a Pod blocks.
+
+        A Pod whose eviction fails for good does not keep the others from being evicted; a Pod that is still there
+        at the timeout is a failure, whatever the reason. Raises Unreachable, ApiError.
+        """
+        for node in self.nodes:
+            blocks = [d for d in await self._decide(context.cluster, node) if d.verdict == "block"]
+            if blocks:
+                reason = "; ".join(f"{d.name}: {d.reason}" for d in blocks)
+                return FaultResult(result="failed", reason=f"node {node.name} not cordoned, not drained: {reason}")
+        result = await self._cordon.apply(context)
+        if result.result != "ok":
+            return result
+        for node in self.nodes:
+            result.targets += await self._drain(context, node)
+        wrong = [target for target in result.targets if not target.expected]
+        if wrong:
+            result.result = "failed"
+            result.reason = "; ".join(f"{t.target.name}: {t.answer}: {t.detail}" for t in wrong)
+        return result
+
+    async def verify(self, context: Context) -> FaultResult:
+        """Whether the nodes are cordoned and nothing that a drain takes is left on them. Raises Unreachable."""
+        result = await self._cordon.verify(context)
+        for node in self.nodes:
+            left = [d for d in await self._decide(context.cluster, node) if d.verdict in ("evict", "wait")]
+            result.targets += [
+                TargetResult(
+                    target=target_of(d.pod), answer="present", expected=False, bitten=False, detail="still on the node"
+                )
+                for d in left
+            ]
+            if left and result.result == "ok":
+                names = ", ".join(d.name for d in left)
+                result.result, result.reason = "inconclusive", f"still on node {node.name}: {names}"
+        return result
+
+    async def undo(self, context: Context) -> list[UndoResult]:
+        """Puts the nodes' schedulability back; evicted Pods do not come back."""
+        return await self._cordon.undo(context)
+
+    async def verify_undone(self, context: Context) -> bool:
+        """Raises Unreachable."""
+        return await self._cordon.verify_undone(context)
+
+    async def _decide(self, cluster: Cluster, node: rows.Target) -> list[DrainDecision]:
+        pods = (await cluster.list(PODS, field_selector=f"spec.nodeName={node.name}")).items
+        return select(pods, self.options, await _existing_daemonsets(cluster, pods))
+
+    async def _drain(self, context: Context, node: rows.Target) -> list[TargetResult]:
+        decisions = [d for d in await self._decide(context.cluster, node) if d.verdict in ("evict", "wait")]
+        results: dict[int, TargetResult] = {}
+        deadline = context.now + self.timeout
+
+        async def one(index: int, decision: DrainDecision) -> None:
+            results[index] = await self._remove(context, decision, deadline)
+
+        async with anyio.create_task_group() as tasks:
+            for index, decision in enumerate(decisions):
+                tasks.start_soon(one, index, decision)
+        return [results[index] for index in range(len(decisions))]
+
+    async def _remove(self, context: Context, decision: DrainDecision, deadline: float) -> TargetResult:
+        """Evicts one Pod until the cluster takes it, then waits until it is gone."""
+        pod = decision.pod
+        result = TargetResult(target=target_of(pod), answer="already_terminating", expected=True)
+        attempts = 0
+        while decision.verdict == "evict":
+            attempts += 1
+            answer = await evict(
+                context.cluster, pod, emit=context.emit, grace_period=self.grace_period, step=context.step
+            )
+            result = taken(pod, answer, attempts, expect="accepted")
+            match next_move(answer.answer, was_terminating=terminating(pod)):
+                case "done":
+                    result.answer, result.expected, result.bitten = "gone", True, None
+                    return result
+                case "fail":
+                    return result
+                case "wait":
+                    await context.announce(result.target, self.name, "evicted for a drain of its node")
+                    break
+                case "retry":
+                    pause = max(answer.retry_after or 0.0, self.retry_every)
+                    if context.now + pause >= deadline:
+                        await anyio.sleep(max(0.0, deadline - context.now))
+                        result.detail = f"not evicted in {self.timeout:g} s: {answer.message or answer.answer}"
+                        return result
+                    await anyio.sleep(pause)
+        return await self._await_gone(context, pod, result, deadline)
+
+    async def _await_gone(self, context: Context, pod: Object, result: TargetResult, deadline: float) -> TargetResult:
+        name, namespace = meta(pod)["name"], meta(pod)["namespace"]
+        last = pod
+        while True:
+            try:
+                answer = await context.cluster.get(PODS, name, namespace)
+            except Unreachable as error:
+                result.detail = str(error)
+            else:
+                if gone(pod, answer):
+                    result.bitten = result.answer == "accepted"
+                    result.detail = None
+                    return result
+                last = answer.body if answer.ok else last
+            if context.now + POLL > deadline:
+                break
+            await anyio.sleep(POLL)
+        left = leaving(last, context.cluster.clock.wall(context.now))
+        why = f"held by finalizers {', '.join(left.finalizers)}" if left.finalizers else "its containers still run"
+        if left.stopped and not left.finalizers:
+            why = "its containers have ended, but its kubelet has not removed it"
+        overdue = f", {left.overdue:.0f} s past its deadline" if left.overdue and left.overdue > 0 else ""
+        result.expected, result.bitten = False, False
+        result.detail = f"stuck_terminating after {self.timeout:g} s: {why}{overdue}"
+        return result
+
+    def _slow(self, decision: DrainDecision, answer: EvictionClass, reason: str) -> Problem:
+        permanent = next_move(answer, was_terminating=False) == "fail"
+        return Problem(
+            severity="refuse" if permanent else "warn",
+            code=answer,
+            text=f"Pod {decision.name}: predicted {answer}: {reason}"
+            + ("" if permanent else f"; the drain will ask again every {self.retry_every:g} s"),
+        )
+
+
+async def _existing_daemonsets(cluster: Cluster, pods: Sequence[Object]) -> Collection[tuple[str, str]] | None:
+    """Which of the DaemonSets that own `pods` exist; None (all of them) where they may not be listed."""
+    if not any((controller(pod) or {}).get("kind") == "DaemonSet" for pod in pods):
+        return None
+    try:
+        found = (await cluster.list(DAEMON_SETS)).items
+    except ApiError:
+        return None
+    return {(str(meta(item)["namespace"]), str(meta(item)["name"])) for item in found}
+
+
+def _blocked(node: rows.Target, decision: DrainDecision) -> Problem:
+    return Problem(
+        severity="refuse",
+        code="drain_blocked",
+        text=f"node {node.name} cannot be drained: {decision.name}: {decision.reason}",
+        how="set the drain's option that it names, or move the Pod away",
+    )

@@ -1,0 +1,153 @@
+"""Undoes journal entries on a cluster: at the end of a run, and after a crash."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import anyio
+import msgspec
+import structlog
+
+from chaosrunner.cluster.actions import change
+from chaosrunner.cluster.session import JSON_PATCH, Answer, Cluster, Unreachable
+from chaosrunner.journal import fields
+from chaosrunner.journal.journal import Entry, State
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.writer import Emit
+
+log = structlog.get_logger()
+
+ATTEMPTS = 3
+"""How often an undo that fails is tried."""
+
+PAUSE = 1.0
+"""Seconds between two attempts."""
+
+CONFLICTS = 20
+"""How often an object may change under our hands before an attempt counts as failed (a node's status does often)."""
+
+
+class UndoResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of one entry."""
+
+    entry: str
+    run: str
+    drill: str
+    fault: str
+    target: rows.Target
+    state: State | Literal["left_alone"]
+    """As in the journal; left_alone: its run is alive, or nobody here can tell."""
+    detail: str | None = None
+    command: str | None = None
+    """Where the undo failed or was left: the command with which a person can do it."""
+
+    @property
+    def ok(self) -> bool:
+        return self.state not in ("undo_failed", "left_alone")
+
+
+class Ledger(Protocol):
+    """What undoing needs of a journal."""
+
+    def open(self) -> list[Entry]: ...
+    def state(self, entry: Entry) -> State: ...
+    async def mark(self, entry: Entry, state: State, detail: str | None = None) -> None: ...
+
+
+async def send_patch(
+    cluster: Cluster,
+    emit: Emit,
+    entry: Entry,
+    operations: list[fields.Operation],
+    action: str,
+    *,
+    step: int | None = None,
+    undo: bool = False,
+) -> Answer:
+    """Sends a JSON Patch to an entry's object under our name as field manager. Raises Unreachable."""
+    return await change(
+        cluster,
+        emit,
+        action,
+        entry.target,
+        "PATCH",
+        entry.resource,
+        operations,
+        content_type=JSON_PATCH,
+        query={"fieldManager": fields.MANAGER},
+        step=step,
+        undo=undo,
+    )
+
+
+async def undo_all(cluster: Cluster, ledger: Ledger, emit: Emit) -> list[UndoResult]:
+    """Undoes every open entry, newest first; one that fails does not keep the others from being tried.
+
+    Run it inside a shielded cancel scope: an abort must not stop it half-way.
+    """
+    return [await undo_entry(cluster, ledger, entry, emit) for entry in ledger.open()]
+
+
+async def undo_entry(cluster: Cluster, ledger: Ledger, entry: Entry, emit: Emit) -> UndoResult:
+    """Undoes one entry and marks it. Doing it twice changes nothing the second time."""
+    decision = fields.Decision(state="undo_failed", detail="not tried")
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            await anyio.sleep(PAUSE)
+        try:
+            decision = await _try(cluster, entry, ledger.state(entry), emit)
+        except Unreachable as error:
+            decision = fields.Decision(state="undo_failed", detail=f"the cluster cannot be reached: {error}")
+        if decision.state != "undo_failed":
+            break
+    await ledger.mark(entry, decision.state, decision.detail)
+    failed = decision.state == "undo_failed"
+    log.log(40 if failed else 20, "undo", target=entry.target.name, state=decision.state, detail=decision.detail)
+    return result(entry, decision.state, decision.detail)
+
+
+def result(entry: Entry, state: State | Literal["left_alone"], detail: str | None) -> UndoResult:
+    needs_a_person = state in ("undo_failed", "left_alone")
+    return UndoResult(
+        entry=entry.entry,
+        run=entry.run,
+        drill=entry.drill,
+        fault=entry.fault,
+        target=entry.target,
+        state=state,
+        detail=detail,
+        command=fields.command(entry) if needs_a_person else None,
+    )
+
+
+async def _try(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fields.Decision:
+    for _ in range(CONFLICTS):
+        answer = await cluster.request("GET", entry.resource)
+        if answer.status == 404:
+            return fields.Decision(state="already_undone", detail="undone_by_removal: the object is gone")
+        if answer.status != 200:
+            return _failed(answer)
+        decision = fields.undo(answer.body, entry, state)
+        if not decision.operations:
+            return decision
+        answer = await send_patch(cluster, emit, entry, decision.operations, f"undo_{entry.fault}", undo=True)
+        if answer.status == 200:
+            return await _verified(cluster, entry, decision)
+        if answer.status not in (409, 422):  # the object changed since it was read: read it again
+            return _failed(answer)
+    return fields.Decision(state="undo_failed", detail=f"the object changed {CONFLICTS} times between read and patch")
+
+
+async def _verified(cluster: Cluster, entry: Entry, decision: fields.Decision) -> fields.Decision:
+    """The undo as seen from outside: the annotation is gone and no field has our value any more."""
+    answer = await cluster.request("GET", entry.resource)
+    if answer.status != 200:
+        return decision
+    note = fields.note_of(answer.body)
+    if note is not None and note.entry == entry.entry:
+        return fields.Decision(state="undo_failed", detail="the patch was accepted, but the object is as it was")
+    return decision
+
+
+def _failed(answer: Answer) -> fields.Decision:
+    return fields.Decision(state="undo_failed", detail=f"HTTP {answer.status} {answer.message}".strip())
