@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from math import sqrt
 
 import numpy as np
-import pandas as pd
 
 from chaosrunner.analysis.facts import ALL, PHASES, Estimate, Percentiles
-from chaosrunner.analysis.requests import OUTCOMES, Codes, Floats, Mask, Requests
+from chaosrunner.analysis.requests import OUTCOMES, Codes, Floats, Ints, Mask, Requests
 
 Z95 = 1.959963984540054
 """Quantile 0.975 of the standard normal distribution."""
@@ -32,7 +31,7 @@ def percentiles(values: Floats, straddling: int = 0) -> Percentiles:
     flags = {
         f"p{percent}": f"equals max, n<{100 // (100 - percent)}"
         for percent in PERCENTS
-        if 0 < n and n * (100 - percent) < 100
+        if n > 0 and n * (100 - percent) < 100
     }
     largest = float(ordered[-1]) if n else None
     return Percentiles(n=n, p50=p50, p90=p90, p95=p95, p99=p99, max=largest, straddling=straddling, flags=flags)
@@ -76,20 +75,21 @@ def success_rate(requests: Requests, mask: Mask) -> Estimate:
 
 def incomplete_200(requests: Requests, mask: Mask) -> Mask:
     """HTTP status 200 and neither a success nor cancelled nor prober_fault (nor unfinished), probe-once apart."""
-    return requests.counted & mask & (requests.status == 200) & ~requests.success
+    return np.asarray(requests.counted & mask & (requests.status == 200) & ~requests.success)
 
 
 def outcome_table(requests: Requests, phases: Codes) -> dict[str, dict[str, int]]:
     """Phase or `all` -> outcome -> count, in the order of the outcome table; probe-once requests apart."""
     keep = ~requests.once
-    counts = pd.crosstab(phases[keep], requests.outcome[keep])
-    table: dict[str, dict[str, int]] = {ALL: {}}
-    for code, name in enumerate(PHASES):
-        if code in counts.index:
-            table[name] = {OUTCOMES[outcome]: int(n) for outcome, n in counts.loc[code].items() if n}
-    total = counts.sum()
-    table[ALL] = {OUTCOMES[outcome]: int(n) for outcome, n in total.items()}
-    return table
+    kinds = len(OUTCOMES)
+    counts = np.bincount(phases[keep] * kinds + requests.outcome[keep], minlength=len(PHASES) * kinds)
+    by_phase = counts.reshape(len(PHASES), kinds)
+    table = {ALL: _named(by_phase.sum(axis=0))}
+    return table | {name: _named(row) for name, row in zip(PHASES, by_phase, strict=True) if row.any()}
+
+
+def _named(counts: Ints) -> dict[str, int]:
+    return {name: int(count) for name, count in zip(OUTCOMES, counts, strict=True) if count}
 
 
 def status_table(requests: Requests) -> dict[str, int]:

@@ -56,7 +56,7 @@ class Vocabulary:
         # One extra entry at the end: where index -1 (null) points.
         codes = np.array([*map(self.code, encoded.dictionary.to_pylist()), NONE], dtype=np.int32)
         indices = encoded.indices.fill_null(NONE).to_numpy(zero_copy_only=False)
-        return codes[indices]
+        return np.asarray(codes[indices])
 
 
 class Requests:

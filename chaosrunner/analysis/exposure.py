@@ -1,0 +1,77 @@
+"""Loss on the victim: of the streams that were in flight on it when the fault was sent, which were lost."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chaosrunner.analysis.facts import Exposure, VictimExposure
+from chaosrunner.analysis.folds.actions import Call
+from chaosrunner.analysis.folds.pods import PodState
+from chaosrunner.analysis.picture import Picture
+from chaosrunner.analysis.requests import Mask
+from chaosrunner.analysis.spans import evidence
+
+
+def exposure(picture: Picture) -> Exposure:
+    """With T = fault sent: exposed = requests sent <= T < end, served by the victim; loss = exposed and not a success
+    / exposed. Unplaced requests across T bound it: see `bounds`."""
+    requests = picture.requests
+    victims = []
+    across = np.zeros(len(requests), dtype=bool)
+    for call, pod in picture.victims:
+        flying = requests.in_service & (requests.sent <= call.at) & (requests.ended > call.at)
+        unplaced = flying & picture.unplaced
+        across |= unplaced
+        victims.append(_victim(picture, call, pod, flying, unplaced))
+    exposed, lost = sum(victim.exposed for victim in victims), sum(victim.lost for victim in victims)
+    lower, upper = bounds(exposed, lost, *_split(picture, across))
+    return Exposure(
+        exposed=exposed,
+        lost=lost,
+        loss_on_victim=lost / exposed if exposed else None,
+        lower=lower,
+        upper=upper,
+        unplaced=int(np.count_nonzero(across)),
+        unplaced_total=int(np.count_nonzero(picture.unplaced)),
+        victims=victims,
+    )
+
+
+def bounds(exposed: int, lost: int, unplaced_good: int, unplaced_lost: int) -> tuple[float | None, float | None]:
+    """Least and largest loss that unplaced requests leave possible: at least if all that succeeded, and none that
+    was lost, were on the victim; at most the other way round. None where nothing was exposed for certain."""
+    if not exposed:
+        return None, None
+    return lost / (exposed + unplaced_good), (lost + unplaced_lost) / (exposed + unplaced_lost)
+
+
+def _split(picture: Picture, mask: Mask) -> tuple[int, int]:
+    good = int(np.count_nonzero(mask & picture.requests.success))
+    return good, int(np.count_nonzero(mask)) - good
+
+
+def _victim(picture: Picture, call: Call, pod: PodState | None, flying: Mask, unplaced: Mask) -> VictimExposure:
+    requests = picture.requests
+    on = np.zeros(len(requests), dtype=bool) if pod is None else picture.on(pod)
+    exposed = flying & on
+    lost = exposed & ~requests.success
+    late = on & requests.in_service & (requests.sent > call.at)
+    count, losses = int(np.count_nonzero(exposed)), int(np.count_nonzero(lost))
+    lower, upper = bounds(count, losses, *_split(picture, unplaced))
+    return VictimExposure(
+        pod=call.sent.target.name,
+        uid=pod.uid if pod is not None else call.sent.target.uid,
+        action=call.sent.id,
+        fault_at=call.at,
+        exposed=count,
+        lost=losses,
+        loss=losses / count if count else None,
+        lower=lower,
+        upper=upper,
+        unplaced=int(np.count_nonzero(unplaced)),
+        routed_after=int(np.count_nonzero(late)),
+        routed_after_lost=int(np.count_nonzero(late & ~requests.success)),
+        last_routed=float(requests.sent[late].max()) if late.any() else None,
+        requests=requests.text("request", np.flatnonzero(exposed)),
+        evidence=evidence([*call.rows, *requests.id[exposed].tolist()]),
+    )

@@ -1,0 +1,92 @@
+"""Which Pod served which request: by the name or address that the response gave, at the time of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chaosrunner.analysis.context import AnalysisContext
+from chaosrunner.analysis.folds.pods import Pods, PodState
+from chaosrunner.analysis.requests import NONE, Codes, Floats, Requests
+
+UNPLACED = -1
+
+
+def place(requests: Requests, pods: Pods, context: AnalysisContext) -> Codes:
+    """Position in `pods.all` of the Pod that served each request; `UNPLACED` where it is not known.
+
+    The response header decides; where a probe has none, the peer's address does. A name or address that several
+    Pods had one after the other means the one that had it when the headers came. An address that several living
+    Pods share means none of them.
+    """
+    positions = {pod.uid: position for position, pod in enumerate(pods.all)}
+    when = np.where(np.isnan(requests.headers), requests.ended, requests.headers)
+    placed = _resolve(requests.pod, requests.vocabulary["pod"].words, when, pods, positions)
+    direct = [
+        code for code, name in enumerate(requests.vocabulary["probe"].words) if context.probe(name).pod_header is None
+    ]
+    if direct:
+        usable = (requests.pod == NONE) & np.isin(requests.probe, direct)
+        remote = np.where(usable, requests.remote, NONE).astype(np.int32)
+        by_address = _resolve(remote, requests.vocabulary["remote"].words, when, pods, positions)
+        placed = np.where(placed == UNPLACED, by_address, placed)
+    return placed
+
+
+def holder(pods: Pods, label: str, at: float) -> PodState | None:
+    """The Pod that a name or address meant at `at`."""
+    candidates, starts, shared = _holders(pods, label)
+    if not candidates:
+        return None
+    index = int(np.searchsorted(starts, at, side="right")) - 1
+    return None if any(low <= at < high for low, high in shared) else candidates[max(0, index)]
+
+
+def _resolve(codes: Codes, words: Sequence[str], when: Floats, pods: Pods, positions: dict[str, int]) -> Codes:
+    # One extra entry at the end: where code -1 (no label) points.
+    sole = np.full(len(words) + 1, UNPLACED, dtype=np.int32)
+    several = []
+    for code, word in enumerate(words):
+        candidates, starts, shared = _holders(pods, word)
+        if len(candidates) == 1:
+            sole[code] = positions[candidates[0].uid]
+        elif candidates:
+            several.append((code, np.array([positions[pod.uid] for pod in candidates], np.int32), starts, shared))
+    placed = np.asarray(sole[codes])
+    for code, targets, starts, shared in several:
+        rows = np.flatnonzero(codes == code)
+        times = when[rows]
+        index = np.maximum(0, np.searchsorted(starts, times, side="right") - 1)
+        chosen = targets[index]
+        for low, high in shared:
+            chosen[(times >= low) & (times < high)] = UNPLACED
+        placed[rows] = chosen
+    return placed
+
+
+def _holders(pods: Pods, label: str) -> tuple[Sequence[PodState], Floats, list[tuple[float, float]]]:
+    """The Pods that had this label, since when each of them had it, and when several living ones shared it."""
+    named = pods.named(label.rsplit("/", 1)[-1])
+    if named:
+        return named, _starts([pod.named_from for pod in named]), []
+    addressed = pods.addressed(_host(label))
+    starts = _starts([pod.addressed_from for pod in addressed])
+    shared = []
+    for position, start in enumerate(starts):
+        for earlier in addressed[:position]:
+            left = float("inf") if earlier.left is None else earlier.left
+            if left > start:
+                shared.append((float(start), left))
+    return addressed, starts, shared
+
+
+def _starts(times: Sequence[float | None]) -> Floats:
+    # The first one may be named by a response before a watch event shows it.
+    return np.array([float("-inf") if time is None or not index else time for index, time in enumerate(times)])
+
+
+def _host(label: str) -> str:
+    if label.startswith("["):
+        return label[1:].partition("]")[0]
+    return label.partition(":")[0] if label.count(":") == 1 else label
