@@ -213,8 +213,8 @@ class _Attempt:
         transcript, status = self._transcript, self._exchange.status
         if transcript.error is not None:
             return transcript.error.text[:2048]
-        if success or status is None or self._transport is not None or self._limit is not None:
-            return None
-        if status >= 300 or transcript.events == 0:
+        if status is not None and status >= 300:
             return transcript.head or None
-        return None
+        if success or transcript.events or self._transport is not None or self._limit is not None:
+            return None
+        return transcript.head or None

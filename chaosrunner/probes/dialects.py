@@ -82,7 +82,7 @@ class _Answer(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Usage | None = None
     error: object = None
-    object: str | None = None
+    kind: str | None = msgspec.field(default=None, name="object")
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
@@ -159,7 +159,7 @@ def _read(data: bytes) -> Frame:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _read_odd(data)
     # vLLM wrote errors as {"object": "error", ...} before it wrote {"error": {...}}.
-    if answer.error is not None or answer.object == "error":
+    if answer.error is not None or answer.kind == "error":
         return Frame(error=read_error(data))
     content = said = False
     finish = None

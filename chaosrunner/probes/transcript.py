@@ -51,7 +51,7 @@ class Transcript:
 
     @property
     def head(self) -> str:
-        """The start of the body, where it was kept."""
+        """The start of a body that was not, or not yet, a stream."""
         return bytes(self._body[:HEAD]).decode("utf-8", "replace").strip()
 
     def feed(self, at: float, data: bytes) -> bool:
@@ -63,13 +63,15 @@ class Transcript:
             room = (WHOLE if self._mode == "whole" else HEAD) - len(self._body)
             self._body += data[:room]
             return self._mode == "whole" or self.size < 32 * HEAD
-        if self.events == 0 and len(self._body) < HEAD:
+        if self.events == 0:
             self._body += data[: HEAD - len(self._body)]
         try:
             events = self._parser.feed(data)
         except EventTooLong as error:
             self.too_long = str(error)
             return False
+        if events:
+            self._body.clear()
         for event in events:
             self.events += 1
             self._take(at, self._dialect.event(event))

@@ -1,0 +1,202 @@
+"""The closed loop: nothing lost, nothing invented, nothing dropped at the end, and no spin against a dead target."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+
+import anyio
+import pytest
+
+from chaosrunner.probes import Expect, Limits, Overrides, Shape, probe_once, run_probe, self_check
+from chaosrunner.probes.self_check import LoopWatch
+from chaosrunner.timeline.clock import Clock
+from chaosrunner.timeline.outcomes import Outcome
+from chaosrunner.timeline.rows import Prober, RequestSent, Row
+from tests.http.scripted import LAST_CHUNK, OK_SSE, Conversation, answer, serve
+from tests.probes.helpers import Rows, run_until, spec_for
+from tests.probes.test_endings import ALL, FINISH, TOKEN, silence, stream
+
+pytestmark = pytest.mark.anyio
+
+PLANTED = {
+    Outcome.COMPLETE: stream(*ALL),
+    Outcome.COMPLETE_MISSING_DONE: stream(*ALL[:-1]),
+    Outcome.ABORTED: stream(TOKEN, FINISH.replace("stop", "abort"), "[DONE]"),
+    Outcome.ERROR_IN_STREAM: stream(TOKEN, '{"error":{"message":"m","code":500}}', "[DONE]"),
+    Outcome.UNTERMINATED_STREAM: stream(TOKEN, "[DONE]"),
+    Outcome.CUT_STREAM: stream(TOKEN, end=Conversation.reset),
+    Outcome.NO_RESPONSE: Conversation.fin,
+    Outcome.CONNECT_RESET: Conversation.reset,
+}
+
+
+@pytest.mark.parametrize("connection", ["new", "reused"])
+async def test_rows_agree_with_the_log_of_the_server_one_by_one(connection: str) -> None:
+    """The prompt carries the request id, so that the server's log can be joined to the rows."""
+    log: dict[str, Outcome] = {}
+    dice = random.Random(7)
+
+    async def script(conversation: Conversation) -> None:
+        name = conversation.body.decode().partition("id=")[2].partition(";")[0]
+        outcome = Outcome.COMPLETE if dice.random() < 0.8 else dice.choice(list(PLANTED))
+        assert name not in log, "a request came twice"
+        log[name] = outcome
+        await PLANTED[outcome](conversation)
+
+    async with serve(script) as server:
+        rows = Rows()
+        shapes = (Shape(prompt="id={{ request }};"),)
+        await run_until(spec_for(server.url, concurrency=8, shapes=shapes, connection=connection), 400, rows)
+        connections = server.connections
+    assert {request.request: request.outcome for request in rows.requests} == log
+    assert 400 <= len(log) < 410
+    assert len(Counter(log.values())) == len(PLANTED)
+    assert [row.request for row in rows.sent] == [f"chat-{number}" for number in range(1, len(log) + 1)]
+    reused = sum(request.reused is True for request in rows.requests)
+    assert connections == len(log) - reused
+    assert (reused > 200) == (connection == "reused")
+
+
+async def test_so_many_in_flight_as_asked_for() -> None:
+    in_flight = [0]
+    seen: list[int] = []
+
+    async def script(conversation: Conversation) -> None:
+        in_flight[0] += 1
+        seen.append(in_flight[0])
+        await conversation.write(OK_SSE)
+        await conversation.events(*ALL, gap=0.01)
+        in_flight[0] -= 1
+        await conversation.write(LAST_CHUNK)
+
+    async with serve(script) as server:
+        await run_until(spec_for(server.url, concurrency=5), 40, Rows())
+    assert max(seen) == 5
+
+
+async def test_stop_starts_nothing_and_drops_nothing() -> None:
+    stop = anyio.Event()
+    rows = Rows()
+    clock = Clock()
+
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(OK_SSE)
+        await conversation.events(*ALL, gap=0.1)
+        await conversation.write(LAST_CHUNK)
+
+    async with serve(script) as server, anyio.create_task_group() as group:
+        group.start_soon(run_probe, spec_for(server.url, concurrency=3), rows.emit, clock, stop)
+        await anyio.sleep(0.25)
+        stop.set()
+        stopped = clock.now()
+    rows.check()
+    assert all(row.at <= stopped for row in rows.sent)
+    assert [request.outcome for request in rows.requests] == [Outcome.COMPLETE] * 3
+    assert all(request.at > stopped for request in rows.requests)
+
+
+async def test_the_drain_limit_and_cancellation_leave_rows() -> None:
+    async with serve(stream(TOKEN, end=silence)) as server:
+        spec = spec_for(server.url, concurrency=3, limits=Limits())
+        rows = Rows()
+        stop = anyio.Event()
+        with anyio.fail_after(1):
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: run_probe(spec, rows.emit, Clock(), stop, drain=0.1))
+                await anyio.sleep(0.2)
+                stop.set()
+        rows.check()
+        assert [request.outcome for request in rows.requests] == [Outcome.CANCELLED] * 3
+        assert all(request.first_token is not None for request in rows.requests), "what was seen is kept"
+
+        rows = Rows()
+        with anyio.move_on_after(0.2):
+            await run_probe(spec, rows.emit, Clock(), anyio.Event())
+        rows.check()
+        assert [request.outcome for request in rows.requests] == [Outcome.CANCELLED] * 3
+
+
+async def test_a_failing_target_is_not_hammered() -> None:
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(answer("500 Internal Server Error"))
+
+    async with serve(script) as server:
+        rows = Rows()
+        with anyio.move_on_after(2.0):
+            await run_probe(spec_for(server.url), rows.emit, Clock(), anyio.Event())
+    gaps = [b.sent - a.at for a, b in zip(rows.requests, rows.requests[1:], strict=False)]
+    assert all(planned <= gap < planned + 0.2 for gap, planned in zip(gaps, [0.05, 0.1, 0.2, 0.4, 0.8], strict=False))
+    assert len(rows.sent) <= 6
+
+
+async def test_pause() -> None:
+    async with serve(stream(*ALL)) as server:
+        rows = Rows()
+        await run_until(spec_for(server.url, pause=0.1), 4, rows)
+    gaps = [b.sent - a.at for a, b in zip(rows.requests, rows.requests[1:], strict=False)]
+    assert all(0.099 <= gap < 0.2 for gap in gaps)
+
+
+async def test_a_negative_check() -> None:
+    async def script(conversation: Conversation) -> None:
+        long = len(conversation.body) > 5000
+        await (conversation.write(answer("400 Bad Request", b"too long")) if long else stream(*ALL)(conversation))
+
+    async with serve(script) as server:
+        rows = Rows()
+        spec, expect = spec_for(server.url), Expect(status=400, outcome="http_error")
+        refused = await probe_once(spec, Overrides(prompt="word " * 2000), expect, rows.emit, Clock())
+        accepted = await probe_once(spec, Overrides(), expect, rows.emit, Clock())
+    rows.check()
+    assert (refused.once, refused.expected, refused.error) == (True, True, "too long")
+    assert (accepted.once, accepted.expected, accepted.outcome) == (True, False, Outcome.COMPLETE)
+    assert refused.request != accepted.request
+    assert all(row.once for row in rows.sent)
+
+
+async def test_self_check_samples_the_loop() -> None:
+    rows: list[Row] = []
+    with anyio.move_on_after(1.0):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: self_check(rows.append, Clock(), queue=lambda: 7, interval=0.2))
+            await anyio.sleep(0.25)
+            time.sleep(0.3)  # noqa: ASYNC251 - the loop is to stand still
+    lags = [row.loop_lag for row in rows if isinstance(row, Prober)]
+    assert len(lags) >= 3
+    assert 0.2 < max(lags) < 0.5
+    assert min(lags) < 0.1
+    assert all(row.queue == 7 and row.cpu and row.open_files for row in rows if isinstance(row, Prober))
+
+
+async def test_a_loop_that_stood_still_is_our_fault() -> None:
+    """The answer lies in the socket while the loop is held up beyond the first-byte limit."""
+
+    def emit(row: Row) -> None:
+        rows.emit(row)
+        if isinstance(row, RequestSent):
+            asyncio.get_running_loop().call_later(0.2, time.sleep, 1.5)
+
+    rows = Rows()
+    async with serve(silence) as server:
+        request = await probe_once(spec_for(server.url), Overrides(), Expect(), emit, Clock())
+    assert request.outcome == Outcome.PROBER_FAULT
+    async with serve(silence) as server:
+        request = await probe_once(spec_for(server.url), Overrides(), Expect(), rows.emit, Clock())
+    assert request.outcome == Outcome.NO_RESPONSE
+
+
+async def test_a_stall_long_past_is_forgotten() -> None:
+    watch = LoopWatch(Clock())
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch.run)
+        await anyio.sleep(0.15)
+        time.sleep(1.2)  # noqa: ASYNC251 - the loop is to stand still
+        assert watch.stalled()
+        await anyio.sleep(0.15)
+        assert watch.stalled()
+        await anyio.sleep(1.1)
+        assert not watch.stalled()
+        group.cancel_scope.cancel()

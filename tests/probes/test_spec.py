@@ -1,0 +1,124 @@
+"""What is sent: shapes, placeholders, unique prompts; and that a spec crosses a process border."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from chaosrunner.errors import UserError
+from chaosrunner.probes import Overrides, ProbeSpec, Shape
+from chaosrunner.probes.redact import Redactor
+from chaosrunner.probes.spec import RequestMaker
+
+SPEC = ProbeSpec(name="chat", url="http://127.0.0.1:1", model="tiny", seed="run-1")
+
+
+def bodies(count: int, **changes: Any) -> list[dict[str, Any]]:
+    maker = RequestMaker(replace(SPEC, **changes))
+    return [msgspec.json.decode(maker.make(worker=3).content or b"") for _ in range(count)]
+
+
+def test_completions() -> None:
+    planned = RequestMaker(SPEC).make(worker=0)
+    body = msgspec.json.decode(planned.content or b"")
+    nonce = body.pop("prompt").removeprefix("Count from ").removesuffix(".")
+    assert len(nonce) == 12
+    assert body == {"model": "tiny", "max_tokens": 128, "stream": True, "stream_options": {"include_usage": True}}
+    assert (planned.id, planned.method, planned.path) == ("chat-1", "POST", "/v1/completions")
+    assert planned.headers == {"accept": "text/event-stream", "content-type": "application/json"}
+
+
+def test_chat_with_placeholders() -> None:
+    shape = Shape(messages=({"role": "user", "content": [{"text": "{{ request }} {{probe}} {{ worker }} {{nonce}}"}]},))
+    (body,) = bodies(1, dialect="chat", shapes=(shape,), stream=False)
+    text = body["messages"][0]["content"][0]["text"]
+    assert text.startswith("chat-1 chat 3 ")
+    assert body["stream"] is False
+    assert "stream_options" not in body
+
+
+def test_every_prompt_is_unique_and_the_same_again_for_the_same_seed() -> None:
+    def prompts(**changes: Any) -> list[str]:
+        return [body["prompt"] for body in bodies(50, shapes=(Shape(prompt="no placeholder"),), **changes)]
+
+    first = prompts()
+    assert len(set(first)) == 50
+    assert all(prompt.endswith(" no placeholder") for prompt in first), "the nonce is in front: prefixes differ"
+    assert prompts() == first
+    assert not set(prompts(seed="run-2")) & set(first)
+    system = Shape(messages=({"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}))
+    messages = bodies(1, dialect="chat", shapes=(system,))[0]["messages"]
+    assert messages[0]["content"].endswith(" be brief")
+    assert messages[1]["content"] == "hi"
+
+
+def test_a_fixed_length_is_asked_for_and_expected() -> None:
+    planned = RequestMaker(replace(SPEC, fixed_length=True)).make(0)
+    body = msgspec.json.decode(planned.content or b"")
+    assert (body["ignore_eos"], body["min_tokens"], body["max_tokens"]) == (True, 128, 128)
+    assert planned.expected_tokens == 128
+    assert RequestMaker(SPEC).make(0).expected_tokens is None
+
+
+def test_the_body_is_merged_over_the_rest() -> None:
+    (body,) = bodies(1, shapes=(Shape(prompt="x", body={"temperature": 0.5, "stream": False, "user": "{{ probe }}"}),))
+    assert (body["temperature"], body["stream"], body["user"]) == (0.5, False, "chat")
+
+
+def test_shapes_are_drawn_by_weight() -> None:
+    shapes = (Shape("short", weight=3, prompt="s"), Shape("long", weight=1, prompt="l"))
+    maker = RequestMaker(replace(SPEC, shapes=shapes))
+    drawn = Counter(maker.make(0).shape.name for _ in range(2000))
+    assert 1400 < drawn["short"] < 1600
+
+
+def test_plain_requests() -> None:
+    def make(**changes: Any) -> Any:
+        return RequestMaker(replace(SPEC, dialect="http", **changes)).make(0)
+
+    get = make(shapes=(Shape(),), path="/health")
+    assert (get.method, get.path, get.content, get.headers) == ("GET", "/health", None, {"accept": "*/*"})
+    text = make(shapes=(Shape(body="n={{ worker }}"),), method="PUT")
+    assert (text.method, text.content, text.headers) == ("PUT", b"n=0", {"accept": "*/*"})
+    assert make(shapes=(Shape(body={"a": 1}),)).content == b'{"a":1}'
+
+
+def test_overrides() -> None:
+    spec = replace(SPEC, shapes=(Shape("a", prompt="x", max_tokens=5), Shape("b", prompt="y")))
+    single = spec.with_overrides(Overrides(max_tokens=9000))
+    assert single.shapes == (Shape("a", prompt="x", max_tokens=9000),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"shapes": ()}, "shape"),
+        ({"shapes": (Shape(weight=0),)}, "weight"),
+        ({"shapes": (Shape(prompt="{{ nonse }}"),)}, "nonse.*nonce"),
+        ({"shapes": (Shape(body={"a": [{"b": "{{ x }}"}]}),)}, "unknown"),
+        ({"shapes": (Shape(prompt="x"),), "fixed_length": True}, "max_tokens"),
+        ({"shapes": (Shape(body="x"),)}, "mapping"),
+    ],
+)
+def test_parts_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replace(SPEC, **changes)
+
+
+def test_plain_data() -> None:
+    spec = replace(SPEC, api_key="sk-1", headers={"authorization": "Basic x"})
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert "sk-1" not in repr(spec)
+    assert "Basic x" not in repr(spec)
+
+
+def test_redaction() -> None:
+    redact = Redactor("sk-1", {"X-Auth-Token": "t0ps3cret", "accept": "text/plain", "Authorization": "Token abcdef"})
+    text = "sk-1 t0ps3cret text/plain Token abcdef, plain abcdef; bearer xyz.1 Basic dXNlcg== basics"
+    assert redact(text) == "*** *** text/plain ***, plain ***; bearer *** Basic *** basics"
