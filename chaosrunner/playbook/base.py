@@ -40,6 +40,22 @@ def reader(read: Callable[[Any], Any]) -> BeforeValidator:
     return BeforeValidator(validate)
 
 
+def describe(value: Any) -> str:
+    """A value as the user sees it in the file."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'"{value}"' if len(value) <= 60 else f'"{value[:57]}..."'
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+    return str(value)
+
+
 def is_number(value: Any) -> bool:
     """An int or a finite float; `True` is none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15 and math.isfinite(value)
@@ -196,7 +212,7 @@ def read_selector(value: Any) -> str:
     while True:
         match = _REQUIREMENT.match(value, at)
         if match is None or (match.end() < len(value) and value[match.end()] != ","):
-            raise ValueError(f'{value!r} is no label selector; write it like "app=chat,tier in (web, api)"')
+            raise ValueError(f'"{value}" is no label selector; write it like "app=chat,tier in (web, api)"')
         if match.end() == len(value):
             return value.strip()
         at = match.end() + 1

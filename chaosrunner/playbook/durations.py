@@ -26,7 +26,7 @@ def parse_duration(text: str) -> float:
     if written == "0":
         return 0.0
     if not _WHOLE.match(written):
-        raise ValueError(f"{text!r} is no duration; write it like 500ms, 30s, 10m or 1h30m")
+        raise ValueError(f'"{text}" is no duration; write it like 500ms, 30s, 10m or 1h30m')
     return float(sum(Decimal(number) * UNITS[unit] for number, unit in _PART.findall(written)))
 
 
@@ -54,5 +54,5 @@ def parse_percent(text: str) -> float:
     """The share (0.999) that a percentage (`99.9%`) names. Raises `ValueError` for anything else."""
     match = _PERCENT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no percentage; write it like 50% or 99.9%")
+        raise ValueError(f'"{text}" is no percentage; write it like 50% or 99.9%')
     return float(Decimal(match[1]) / 100)

@@ -21,6 +21,8 @@ from chaosrunner.playbook.validation import build
 
 COMMAND_LINE = "-p"
 """`file` of problems with values given on the command line."""
+LAB = "lab."
+"""Prefix of names on the command line that are keys of the lab section."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ def load_playbook(path_or_name: str | Path) -> Playbook:
 
 def load_drill(path_or_name: str | Path, parameters: Mapping[str, str] | None = None) -> BoundDrill:
     """A drill with its playbook. `parameters` are the values of `-p name=value`, as text; they win over the drill's.
+
+    A name that begins with `lab.` is no parameter but a key of the drill's lab section, like `lab.startup=1s` or
+    `lab.warmup.standstill=500ms`.
 
     Raises `UserError` where there is no such file, `PlaybookError` (with every problem of both files) where they
     cannot be used.
@@ -216,6 +221,9 @@ def _load_drill(
         build(Drill, document.data, document, {})
         return None, [document], []
     problems: list[Problem] = []
+    for name in [name for name in overrides if name.startswith(LAB)]:
+        document.override(tuple(name.split(".")), overrides[name], f"{COMMAND_LINE} {name}={overrides[name]}")
+    overrides = {name: text for name, text in overrides.items() if not name.startswith(LAB)}
     given = _drill_values(document, loading) | _override_values(overrides, loading, problems)
     _require(document, loading, given.keys() | overrides.keys())
     loading.fill(given)

@@ -645,7 +645,7 @@ Headers = Annotated[
 def _url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise mistake(f"{value!r} is no URL", "like https://gateway.example.com")
+        raise mistake(f'"{value}" is no URL', "like https://gateway.example.com")
     if parts.username is not None or parts.password is not None:
         raise mistake("a URL with credentials ends up in logs", "use api_key or headers with {env: NAME}")
     if parts.query or parts.fragment:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from chaosrunner.playbook.base import is_number, read_duration
+from chaosrunner.playbook.base import describe, is_number, read_duration
 from chaosrunner.playbook.durations import format_duration, parse_percent
 from chaosrunner.playbook.expressions import suggest
 from chaosrunner.playbook.models import Parameter
@@ -43,7 +43,7 @@ def convert(value: Any, type_: str, *, from_text: bool = False) -> Any:
         case "percent" if isinstance(value, str):
             parse_percent(value)
             return value.replace(" ", "")
-    raise ValueError(f"expected {_article(type_)}, like {_EXAMPLES[type_]}; got {value!r}")
+    raise ValueError(f"expected {_article(type_)}, like {_EXAMPLES[type_]}; got {describe(value)}")
 
 
 def _from_text(text: str, type_: str) -> Any:

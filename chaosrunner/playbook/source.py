@@ -34,6 +34,8 @@ class Place:
 
     line: int
     column: int
+    file: str = ""
+    """Where it is written, if not in the document's file."""
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Document:
 
     def report(self, place: Place, message: str, hint: str = "", *, warning: bool = False) -> None:
         severity = "warning" if warning else "error"
-        self.problems.append(Problem(self.name, place.line, place.column, message, hint, severity))  # type: ignore[arg-type]
+        self.problems.append(Problem(place.file or self.name, place.line, place.column, message, hint, severity))  # type: ignore[arg-type]
 
     def place(self, keys: Keys, *, of_key: bool = False) -> Place:
         """Where the value at `keys` (or its key) is written; the nearest enclosing place where it is not."""
@@ -74,6 +76,21 @@ class Document:
         quote = 0 if node.style is None else 1
         raw = self.text[node.start_mark.index + quote : node.end_mark.index - quote]
         return Place(start.line, start.column + quote + offset) if raw == node.value else start
+
+    def override(self, keys: Keys, text: str, origin: str) -> None:
+        """Set the value at `keys` to a scalar, written like one in YAML; mappings on the way are made.
+
+        Raises `PlaybookError` where the way leads through something else.
+        """
+        here = self.data
+        for depth, key in enumerate(keys[:-1], start=1):
+            here = here.setdefault(key, {})
+            if not isinstance(here, dict):
+                message = f"{'.'.join(map(str, keys[:depth]))} is no mapping"
+                raise PlaybookError([Problem(origin, 0, 0, message)])
+        here[keys[-1]] = parse(text.encode(), self.path, origin).data if text.strip() else text
+        self.values[keys] = self.keys[keys] = Place(0, 0, origin)
+        self.scalars.pop(keys, None)
 
     def redacted(self, secrets: list[Keys]) -> str:
         """The text with the scalars at `secrets` blotted out."""

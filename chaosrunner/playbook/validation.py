@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Union
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from chaosrunner.playbook.base import describe
 from chaosrunner.playbook.expressions import suggest
 from chaosrunner.playbook.source import Document, Keys
 
@@ -95,22 +96,6 @@ def _worded(
         case _ if kind in _EXPECTED:
             return f"expected {_EXPECTED[kind].format(**context)}, got {got}", ""
     return fallback, ""
-
-
-def describe(value: Any) -> str:
-    """A value as the user sees it in the file."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return str(value).lower()
-        case str():
-            return f'"{value}"' if len(value) <= 60 else f'"{value[:57]}..."'
-        case dict():
-            return "a mapping"
-        case list():
-            return "a list"
-    return str(value)
 
 
 def _real(data: Any, loc: tuple[int | str, ...]) -> Keys:
