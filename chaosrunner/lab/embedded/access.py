@@ -78,6 +78,17 @@ class Access:
         return next((known for known in self.tokens.values() if known.user == impersonate), Account(impersonate))
 
 
+TOKEN_PATH = "/token/"
+
+
+def split_token(path: str) -> tuple[str, str]:
+    """Take a leading `/token/TOKEN` off a path: (token or "", rest of the path)."""
+    if not path.startswith(TOKEN_PATH):
+        return "", path
+    token, _, rest = path.removeprefix(TOKEN_PATH).partition("/")
+    return token, f"/{rest}"
+
+
 def require(
     account: Account, verb: str, resource: Resource, namespace: str | None, name: str = "", subresource: str = ""
 ) -> None:

@@ -13,7 +13,7 @@ import structlog
 from aiohttp import web
 
 from chaosrunner.lab.embedded import discovery, errors, verbs
-from chaosrunner.lab.embedded.access import Access, Account, require, require_path
+from chaosrunner.lab.embedded.access import TOKEN_PATH, Access, Account, require, require_path, split_token
 from chaosrunner.lab.embedded.errors import ApiError, Json
 from chaosrunner.lab.embedded.requests import ListOptions, Target, flag, log_options
 from chaosrunner.lab.embedded.selectors import matcher
@@ -62,19 +62,22 @@ class ApiServer:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer any request; an ApiError becomes its Status."""
         try:
-            account = self.access.account(
-                request.headers.get("Authorization", ""), request.headers.get("Impersonate-User", "")
-            )
-            target = Target.parse(request.path)
+            token, path = split_token(request.path)
+            authorization = request.headers.get("Authorization") or (f"Bearer {token}" if token else "")
+            account = self.access.account(authorization, request.headers.get("Impersonate-User", ""))
+            target = Target.parse(path)
             if target is None:
-                return self._plain_path(request, account)
+                return self._plain_path(request, path, account)
             return await self._resource(request, target, account)
         except ApiError as error:
             return _json(error.status, error.body)
 
-    def _plain_path(self, request: web.BaseRequest, account: Account) -> web.Response:
+    def url_of(self, token: str) -> str:
+        """The address for a kubeconfig: on plain HTTP kubectl keeps a bearer token to itself, so it is in the path."""
+        return f"{self.url}{TOKEN_PATH}{token}"
+
+    def _plain_path(self, request: web.BaseRequest, path: str, account: Account) -> web.Response:
         """Health, version and discovery."""
-        path = request.path.rstrip("/") or "/"
         require_path(account, path)
         aggregated = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList" in request.headers.get("Accept", "")
         answer: Json | None = None
@@ -127,9 +130,9 @@ class ApiServer:
             case "patch":
                 return _json(*verbs.patch(store, target, body, content_type, query))
             case "delete":
-                return _json(*verbs.delete(store, target, body, query))
+                return _json(*verbs.delete(store, target, body, content_type, query))
             case _:
-                return self._listed(request, target, *verbs.delete_collection(store, target, body, query))
+                return self._listed(request, target, *verbs.delete_collection(store, target, body, content_type, query))
 
     # -- answers ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from chaosrunner.lab.embedded import errors
+from chaosrunner.lab.embedded import errors, protobuf
 from chaosrunner.lab.embedded.errors import Json
 from chaosrunner.lab.embedded.resources import RESOURCES, Resource
 from chaosrunner.lab.embedded.selectors import FieldSelector, Selector, parse_fields
@@ -141,7 +141,9 @@ def is_dry_run(query: Mapping[str, str], options: Json | None = None) -> bool:
 
 
 def read_object(body: bytes, content_type: str) -> Json:
-    """A body that holds an object. ApiError 415 for what is neither JSON nor YAML, 400 if it cannot be read."""
+    """A body that holds an object. ApiError 415 for a form that the server does not read, 400 if it is broken."""
+    if content_type == protobuf.CONTENT_TYPE:
+        return protobuf.decode(body)
     if content_type not in ("", "application/json", "application/yaml"):
         raise errors.unsupported_media_type()
     obj = decode(body, as_yaml=content_type == "application/yaml")

@@ -165,9 +165,9 @@ def _document(patch: Any) -> Json:
     return patch
 
 
-def delete(store: Store, target: Target, body: bytes, query: Mapping[str, str]) -> Answer:
+def delete(store: Store, target: Target, body: bytes, content_type: str, query: Mapping[str, str]) -> Answer:
     """delete one object: answers with it where it stays for a while, or where its kind is always shown."""
-    options = _delete_options(body, query)
+    options = _delete_options(body, content_type, query)
     plural = target.resource.plural
     before = store.get(plural, target.name, target.namespace)
     preconditions = options.get("preconditions") or {}
@@ -190,9 +190,11 @@ def delete(store: Store, target: Target, body: bytes, query: Mapping[str, str]) 
     return 200, errors.success(target.resource, target.name, uid)
 
 
-def delete_collection(store: Store, target: Target, body: bytes, query: Mapping[str, str]) -> tuple[Json, list[Json]]:
+def delete_collection(
+    store: Store, target: Target, body: bytes, content_type: str, query: Mapping[str, str]
+) -> tuple[Json, list[Json]]:
     """delete everything that a list with the same selectors shows; answers with that list."""
-    options = _delete_options(body, query)
+    options = _delete_options(body, content_type, query)
     meta, objects = list_objects(store, target, ListOptions.parse(target.resource, query))
     for obj in objects:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace")
@@ -208,8 +210,8 @@ def delete_collection(store: Store, target: Target, body: bytes, query: Mapping[
     return meta, objects
 
 
-def _delete_options(body: bytes, query: Mapping[str, str]) -> Json:
-    options = read_object(body, "") if body else {}
+def _delete_options(body: bytes, content_type: str, query: Mapping[str, str]) -> Json:
+    options = read_object(body, content_type) if body else {}
     if "gracePeriodSeconds" in query:
         options["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
     if "propagationPolicy" in query:
