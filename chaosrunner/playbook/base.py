@@ -87,6 +87,21 @@ Duration = Annotated[
 """Seconds; in YAML `500ms`, `2s`, `1h30m`, or a plain number of seconds."""
 
 
+def _read_whole_seconds(value: Any) -> int:
+    seconds = read_duration(value)
+    if seconds != int(seconds):
+        raise ValueError("Kubernetes knows grace periods in whole seconds only")
+    return int(seconds)
+
+
+WholeSeconds = Annotated[
+    int,
+    reader(_read_whole_seconds),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": durations.PATTERN}]}),
+]
+"""A duration in whole seconds."""
+
+
 def _positive(value: Any) -> float:
     seconds = read_duration(value)
     if seconds <= 0:

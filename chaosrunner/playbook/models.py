@@ -11,7 +11,7 @@ import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from pydantic.json_schema import WithJsonSchema
 
 from chaosrunner.playbook.base import (
@@ -23,6 +23,7 @@ from chaosrunner.playbook.base import (
     Quantity,
     Selector,
     Text,
+    WholeSeconds,
     mistake,
     reader,
 )
@@ -153,6 +154,7 @@ class ServerSentEvents(Model):
     """A stream of server-sent events that is not OpenAI's."""
 
     method: Method = "GET"
+    """HTTP method."""
     path: UrlPath
     """Path below the drill's endpoint URL."""
     body: Body = None
@@ -192,6 +194,7 @@ class Http(Model):
     """Plain requests; a success is a proper end of the body with the expected status."""
 
     method: Method = "GET"
+    """HTTP method."""
     path: UrlPath
     """Path below the drill's endpoint URL."""
     body: Body = None
@@ -247,22 +250,32 @@ class Shape(Model):
     """One class of requests in a mix; what it leaves out is taken from the probe."""
 
     name: Name
+    """Class of the request in reports."""
     weight: float = Field(default=1.0, gt=0)
     """Share of the requests, relative to the other shapes."""
     prompt: str | None = None
+    """Instead of the probe's prompt."""
     messages: list[Message] | None = Field(default=None, min_length=1)
+    """Instead of the probe's messages."""
     max_tokens: int | None = Field(default=None, ge=1)
+    """Instead of the probe's."""
     min_tokens: int | None = Field(default=None, ge=0)
+    """Instead of the probe's."""
     body: dict[str, Any] = Field(default_factory=dict)
+    """More fields for the body; they replace the probe's."""
 
 
 class Probe(Model):
     """A traffic source: what it sends (exactly one of `openai`, `sse`, `http`), how much, and what is good."""
 
     name: Name
+    """Name in checks, steps and reports."""
     openai: OpenAI | None = None
+    """Streams from an OpenAI-compatible server."""
     sse: ServerSentEvents | None = None
+    """Another stream of server-sent events."""
     http: Http | None = None
+    """Plain requests without a stream."""
     load: Load = Load(closed=Closed(concurrency=1))
     """How many requests; one at a time where absent."""
     timeouts: Timeouts = Timeouts()
@@ -358,17 +371,10 @@ class PodFault(Trigger):
     """Which of the candidates come first."""
     including: Literal["replacements"] | None = None
     """`replacements`: Pods created by earlier faults of this run are candidates too."""
-    grace_period: Duration | None = None
+    grace_period: WholeSeconds | None = None
     """Termination grace period asked for, whole seconds; the Pod's own where absent."""
     expect: Answer = "accepted"
     """Answer that the step expects; any other fails it."""
-
-    @field_validator("grace_period")
-    @classmethod
-    def _whole(cls, value: float | None) -> float | None:
-        if value is not None and value != int(value):
-            raise mistake("Kubernetes knows grace periods in whole seconds only")
-        return value
 
 
 class Evict(PodFault):
@@ -436,7 +442,7 @@ class Drain(NodeTarget, Trigger):
     """Evict Pods with emptyDir volumes too (their data is lost); false refuses a node that has some."""
     force: bool = False
     """Evict Pods without a controller too (they do not come back); false refuses a node that has some."""
-    grace_period: Duration | None = None
+    grace_period: WholeSeconds | None = None
     """Termination grace period asked for, whole seconds; each Pod's own where absent."""
     retry_every: PositiveDuration = 5.0
     """Time between tries of an eviction that a budget refuses."""
@@ -466,6 +472,7 @@ class Hold(Model):
     """Keep the load running and watch."""
 
     for_: PositiveDuration = Field(alias="for")
+    """How long."""
 
 
 def _read_outcomes(value: Any) -> list[str]:
@@ -528,14 +535,23 @@ class Step(Model):
     name: Name | None = None
     """Name in reports; the kind of the step where absent."""
     baseline: Baseline | None = None
+    """Watch the service at rest; gate of every fault."""
     evict: Evict | None = None
+    """Evict Pods through the Eviction API."""
     delete_pod: DeletePod | None = Field(default=None, alias="delete-pod")
+    """Delete Pods directly."""
     cordon: Cordon | None = None
+    """Mark nodes unschedulable."""
     uncordon: Uncordon | None = None
+    """Take cordons of this run back."""
     drain: Drain | None = None
+    """Cordon nodes and evict their Pods."""
     wait: Wait | None = None
+    """Wait until something holds."""
     hold: Hold | None = None
+    """Keep the load running and watch."""
     probe_once: ProbeOnce | None = Field(default=None, alias="probe-once")
+    """One request outside the success rate, with an expected answer."""
 
     @model_validator(mode="before")
     @classmethod
@@ -598,8 +614,11 @@ class Playbook(Model):
     """A reusable procedure: probes, steps and checks, with parameters."""
 
     apiVersion: Literal["chaosrunner.dev/v1"]
+    """Version of the format."""
     kind: Literal["Playbook"]
+    """Playbook."""
     metadata: Metadata
+    """Name and tags."""
     description: str = ""
     """What question the playbook answers, and how."""
     parameters: dict[ParameterName, Parameter] = Field(default_factory=dict)
@@ -731,6 +750,9 @@ class Limits(Model):
     """Longest run; then it is aborted and everything put back."""
 
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
 class LabWarmup(Model):
     """A fresh replica is slow at first."""
 
@@ -740,23 +762,47 @@ class LabWarmup(Model):
     """Silence in mid-stream of the first requests, while the engine compiles."""
     requests: int | None = Field(default=None, ge=1)
     """How many requests stand still."""
+    classes: list[int] | None = None
+    """Borders in prompt tokens between the length classes that are compiled separately."""
+    class_share: Share | None = None
+    """Share of both that the first request of a new length class costs."""
 
 
 class LabModel(Model):
-    """The model server."""
+    """The model server; the keys are its options."""
 
-    name: Text | None = None
+    model: Text | None = None
     """Name of the served model."""
-    tokens_per_second: float | None = Field(default=None, gt=0)
-    """Speed of one sequence running alone."""
-    max_sequences: int | None = Field(default=None, ge=1)
-    """Sequences generated at the same time; more wait."""
     max_model_len: int | None = Field(default=None, ge=1)
     """Longest prompt plus answer, tokens; longer requests get HTTP 400."""
+    tokens_per_second: float | None = Field(default=None, gt=0)
+    """Speed of one sequence running alone."""
+    batch_slowdown: Share | None = None
+    """By how much each further running sequence lengthens a step."""
+    prefill_tokens_per_second: float | None = Field(default=None, gt=0)
+    """Prompt tokens read a second."""
+    max_sequences: int | None = Field(default=None, ge=1)
+    """Sequences generated at the same time; more wait."""
+    queue: int | None = Field(default=None, ge=0)
+    """Requests that may wait; more are answered 503."""
+    merge: Share | None = None
+    """Share of tokens that share a chunk with the next, at full load."""
+    eos: Share | None = None
+    """Chance of each token to end the answer."""
+    seed: int | None = None
+    """Seed of texts and of the spread of chunks."""
     sigterm: Literal["abort", "error", "hang", "drain", "ignore"] | None = None
     """At SIGTERM: end streams politely but unfinished; with an error object; fall silent; finish them; go on."""
     drain_timeout: Duration | None = None
     """Longest drain."""
+    exit_delay: Duration | None = None
+    """Time the port stays open after the last stream ended."""
+    keep_alive: Duration | None = None
+    """How long an idle connection is kept open."""
+    pod_header: str | None = None
+    """Response header that names the Pod; empty sends none."""
+    control: bool | None = None
+    """Serve POST /control/..., by which a test crashes or stalls the engine."""
 
 
 def _read_int_or_percent(value: Any) -> int | str:
@@ -775,7 +821,9 @@ class LabPdb(Model):
     """PodDisruptionBudget of the workload: exactly one of both."""
 
     min_available: IntOrPercent | None = None
+    """minAvailable."""
     max_unavailable: IntOrPercent | None = None
+    """maxUnavailable."""
 
     @model_validator(mode="after")
     def _one(self) -> LabPdb:
@@ -784,33 +832,73 @@ class LabPdb(Model):
 
 
 class LabGateway(Model):
-    """The gateway before the replicas."""
+    """The gateway before the replicas; the keys are its options."""
 
     policy: Literal["least_request", "round_robin", "random"] | None = None
     """How a request picks an endpoint."""
     propagation_delay: Duration | None = None
     """Time between a change of the endpoints and the gateway acting on it."""
+    panic: Literal["all", "serving", "off"] | None = None
+    """With no ready endpoint: try all that are known, those serving while terminating, or none."""
     pod_header: str | None = None
     """Response header that names the serving Pod; empty sends none."""
+    retries: int | None = Field(default=None, ge=0)
+    """Further endpoints tried when a connect fails."""
+    connect_timeout: Duration | None = None
+    """Longest connect to a Pod."""
+    request_timeout: Duration | None = None
+    """Longest request; 0 is none."""
+    idle_timeout: Duration | None = None
+    """How long an idle upstream connection is kept."""
+    death_delay: Duration | None = None
+    """Time between an upstream's death in mid-stream and the end of the client's connection."""
+    new_connections: bool | None = None
+    """A new upstream connection for each request."""
+    max_connections: int | None = Field(default=None, ge=1)
+    """Most client connections at once."""
+    seed: int | None = None
+    """Seed of random choices."""
 
 
 class LabRule(Model):
     """An alerting rule of the lab's alert source."""
 
-    alert: Text
+    name: Text
     """Name of the alert."""
     expr: Text
     """One figure compared with a number, like `ready_endpoints < 2`."""
     for_: Duration = Field(default=0.0, alias="for")
     """How long it must hold before the alert fires."""
     labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
+    """Labels of the alert."""
 
 
 class LabAlerts(Model):
     interval: PositiveDuration | None = None
     """Time between evaluations."""
     rules: list[LabRule] = Field(default_factory=list)
+    """Alerting rules."""
+
+
+class LabKubelet(Model):
+    """Times of the node agents and of the node controller."""
+
+    relist: PositiveDuration | None = None
+    """Time between two looks at the processes."""
+    backoff: Duration | None = None
+    """First wait before a crashed container is started again."""
+    backoff_most: Duration | None = None
+    """Longest such wait."""
+    heartbeat: PositiveDuration | None = None
+    """Time between two heartbeats of a node."""
+    reconcile: PositiveDuration | None = None
+    """Time between two looks at a Pod."""
+    teardown: Duration | None = None
+    """Time from the end of the last process to the end of the Pod."""
+    node_grace: PositiveDuration | None = None
+    """Silence after which a node counts as lost."""
+    node_period: PositiveDuration | None = None
+    """How often that is looked at."""
 
 
 class LabSpec(Model):
@@ -823,20 +911,29 @@ class LabSpec(Model):
     startup: Duration | None = None
     """Time from start to ready of a replica."""
     warmup: LabWarmup | None = None
+    """How slow a fresh replica is at first."""
     model: LabModel | None = None
+    """The model server."""
     pre_stop: Duration | None = None
     """Sleep of the preStop hook; no hook where absent."""
-    grace: Duration | None = None
+    grace: WholeSeconds | None = None
     """terminationGracePeriodSeconds."""
     pdb: LabPdb | None = None
+    """Budget of the workload; none where absent."""
     gateway: LabGateway | None = None
+    """The gateway before the replicas."""
     alerts: LabAlerts | None = None
+    """The alert source."""
     anti_affinity: bool | None = None
     """Whether replicas refuse to share a node."""
     sleepers: int | None = Field(default=None, ge=0, le=1000)
     """Idle Pods beside the workload."""
-    addresses: Literal["auto", "loopback", "ports"] | None = None
-    """`loopback`: an address 127.x.y.z per Pod; `ports`: a port per Pod on 127.0.0.1; `auto`: what the machine can."""
+    kubelet: LabKubelet | None = None
+    """Times of the node agents."""
+    addresses: Literal["per_pod", "shared"] | None = None
+    """An address 127.x.y.z per Pod, or a port per Pod on 127.0.0.1; what the machine can where absent."""
+    manifests: list[dict[str, Any]] | None = None
+    """Further Kubernetes objects to begin with."""
 
     def spec(self) -> dict[str, Any]:
         """The JSON that the lab process reads: keys as in YAML, durations in seconds, nothing that was left out."""
@@ -847,9 +944,13 @@ class Drill(Model):
     """A playbook bound to an environment."""
 
     apiVersion: Literal["chaosrunner.dev/v1"]
+    """Version of the format."""
     kind: Literal["Drill"]
+    """Drill."""
     metadata: Metadata
+    """Name and tags."""
     description: str = ""
+    """What the drill is for."""
     playbook: Text
     """The playbook: its name, or the path of its file relative to this one."""
     context: Text | None = None
@@ -857,10 +958,14 @@ class Drill(Model):
     namespace: Name | None = None
     """Namespace of the workload; the context's where absent."""
     workload: Workload
+    """What the drill is about."""
     endpoint: Endpoint = Endpoint()
+    """Where the probes send their requests."""
     prometheus: Prometheus | None = None
+    """Where alert states are asked; without it alerts are unknown."""
     parameters: dict[ParameterName, Any] = Field(default_factory=dict)
     """Values for the playbook's parameters; `-p name=value` goes before them."""
     limits: Limits = Limits()
+    """What the drill may touch at most."""
     lab: LabSpec | None = None
     """What a rehearsal runs on."""

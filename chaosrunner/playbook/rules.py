@@ -284,7 +284,7 @@ def review_drill(drill: Drill, playbook: Playbook) -> Iterator[tuple[bool, Findi
 
 
 def _alert(keys: Keys, node: Metric, drill: Drill) -> Iterator[Finding]:
-    rules = [rule.alert for rule in drill.lab.alerts.rules] if drill.lab and drill.lab.alerts else []
+    rules = [rule.name for rule in drill.lab.alerts.rules] if drill.lab and drill.lab.alerts else []
     elsewhere = drill.prometheus is not None and drill.prometheus.url is not None
     if not elsewhere and not rules:
         yield Finding(keys, f"{node} is never known: the drill names no Prometheus", "give prometheus.url in the drill")
