@@ -7,12 +7,15 @@ once. Header names are kept as they came; look them up with `find`.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol, cast
+
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,16}")
 
 Headers = list[tuple[str, str]]
 
@@ -137,10 +140,9 @@ class ChunkedBody:
     def _line(self, line: bytes) -> None:
         if self._state == "size":
             digits = line.split(b";")[0].strip()
-            try:
-                self._left = int(digits, 16)
-            except ValueError:
-                raise MalformedMessage(f"{digits[:40]!r} is no chunk size") from None
+            if not _HEXADECIMAL.fullmatch(digits):
+                raise MalformedMessage(f"{digits[:40]!r} is no chunk size")
+            self._left = int(digits, 16)
             self._state = "data" if self._left else "trailers"
         elif self._state == "data end":
             if line:
