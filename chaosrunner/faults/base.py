@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from chaosrunner.cluster.actions import create_event, target_of
-from chaosrunner.cluster.answers import EvictionClass
+from chaosrunner.cluster.answers import EvictionClass, meets
 from chaosrunner.cluster.budget import Budgets, Predicted
 from chaosrunner.cluster.eviction import EvictionAnswer, evict
 from chaosrunner.cluster.resources import meta
@@ -203,16 +203,11 @@ STATUSES: dict[EvictionClass, tuple[int, ...]] = {
 """Statuses with which an answer of a class comes, for predictions."""
 
 
-def meets(expect: int | str, answer: str, status: int | None = None) -> bool:
-    """Whether an answer is the expected one, by class or by status; of a prediction only the class is known.
-
-    An eviction of a Pod that was going already is an accepted one; that it took nothing away is for `verify` to say.
-    """
-    if isinstance(expect, str):
-        return answer == expect or (expect == "accepted" and answer == "already_terminating")
-    if status is not None:
-        return status == expect
-    return any(answer == kind and expect in statuses for kind, statuses in STATUSES.items())
+def would_meet(expect: int | str, answer: EvictionClass) -> bool:
+    """Whether a predicted answer, of which only the class is known, is the expected one."""
+    if isinstance(expect, int):
+        return expect in STATUSES.get(answer, ())
+    return bool(meets(expect, answer, None))
 
 
 def touch(action: str, pod: Object, predicted: Predicted) -> Touch:

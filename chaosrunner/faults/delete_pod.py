@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 
 from chaosrunner.cluster.actions import delete_pod, target_of
-from chaosrunner.cluster.answers import classify
+from chaosrunner.cluster.answers import classify, meets
 from chaosrunner.cluster.budget import budgets_of
 from chaosrunner.cluster.drain import gone
 from chaosrunner.cluster.resources import PODS, meta, terminating
@@ -20,7 +20,6 @@ from chaosrunner.faults.base import (
     Preview,
     TargetResult,
     Touch,
-    meets,
 )
 from chaosrunner.faults.evict import judge, verify_taken
 from chaosrunner.journal.undo import UndoResult
@@ -94,7 +93,7 @@ class DeletePod:
         try:
             before = await context.cluster.get(PODS, target.name, target.namespace)
             if gone(pod, before):
-                expected = meets(self.expect, "not_found", 404)
+                expected = bool(meets(self.expect, "not_found", 404))
                 return TargetResult(target=target, answer="not_found", expected=expected, detail="not sent: it is gone")
             sent = context.now
             answer = await delete_pod(
@@ -104,6 +103,7 @@ class DeletePod:
                 grace_period=self.grace_period,
                 force=self.force,
                 step=context.step,
+                expect=self.expect,
             )
         except Unreachable as error:
             return TargetResult(target=target, answer="unreachable", expected=False, attempts=1, detail=str(error))
@@ -115,7 +115,7 @@ class DeletePod:
         return TargetResult(
             target=target,
             answer=kind,
-            expected=meets(self.expect, kind, answer.status),
+            expected=bool(meets(self.expect, kind, answer.status)),
             status=answer.status,
             attempts=1,
             sent=sent if answer.ok else None,

@@ -146,7 +146,12 @@ class Drain:
         while decision.verdict == "evict":
             attempts += 1
             answer = await evict(
-                context.cluster, pod, emit=context.emit, grace_period=self.grace_period, step=context.step
+                context.cluster,
+                pod,
+                emit=context.emit,
+                grace_period=self.grace_period,
+                step=context.step,
+                expect="accepted",
             )
             result = taken(pod, answer, attempts, expect="accepted")
             match next_move(answer.answer, was_terminating=terminating(pod)):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import anyio
 
 from chaosrunner.cluster.actions import target_of
+from chaosrunner.cluster.answers import meets
 from chaosrunner.cluster.drain import RETRY_EVERY, gone, next_move
 from chaosrunner.cluster.eviction import EvictionAnswer, evict
 from chaosrunner.cluster.resources import PODS, meta, terminating
@@ -18,8 +19,8 @@ from chaosrunner.faults.base import (
     Preview,
     Problem,
     TargetResult,
-    meets,
     touch,
+    would_meet,
 )
 from chaosrunner.journal.undo import UndoResult
 
@@ -53,7 +54,7 @@ class Evict:
         for pod in self.pods:
             predicted = await context.predict(pod, spend=not self.dry_run)
             preview.touches.append(touch(self.name, pod, predicted))
-            if not meets(self.expect, predicted.answer):
+            if not would_meet(self.expect, predicted.answer):
                 # Two budgets on one Pod are refused for good; what a budget allows may change until the step comes.
                 permanent = predicted.answer == "multiple_budgets"
                 preview.problems.append(
@@ -109,6 +110,7 @@ class Evict:
                 dry_run=self.dry_run,
                 grace_period=self.grace_period,
                 step=context.step,
+                expect=self.expect,
             )
             result = taken(pod, answer, attempts, expect=self.expect)
             pause = min(answer.retry_after or self.retry_every, deadline - context.now)
@@ -126,11 +128,11 @@ def taken(pod: Object, answer: EvictionAnswer, attempts: int, *, expect: int | s
     return TargetResult(
         target=target_of(pod),
         answer=answer.answer,
-        expected=meets(expect, answer.answer, answer.status),
+        expected=bool(meets(expect, answer.answer, answer.status)),
         status=answer.status,
         attempts=attempts,
         sent=answer.sent if answer.ok else None,
-        pdbs=answer.pdbs or [],
+        pdbs=list(answer.pdbs or ()),
         detail=answer.message,
         self_inflicted=answer.self_inflicted,
     )

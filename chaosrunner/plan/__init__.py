@@ -1,0 +1,1 @@
+"""Plans: what a drill would do, found out without doing it."""

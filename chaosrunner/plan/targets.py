@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -11,7 +11,8 @@ import msgspec
 from chaosrunner.errors import UserError
 from chaosrunner.plan.selectors import selects
 from chaosrunner.playbook.base import Quantity
-from chaosrunner.playbook.models import Pick
+from chaosrunner.playbook.models import NodeTarget, Pick, PodSource, Uncordon
+from chaosrunner.timeline import rows
 
 Object = dict[str, Any]
 
@@ -27,6 +28,16 @@ class Candidate(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     created: str = ""
     """creationTimestamp; RFC 3339 in UTC sorts as text."""
     labels: dict[str, str] = {}
+
+    @property
+    def pod(self) -> Object:
+        """The Pod object, as much of it as a call to the API needs."""
+        return {
+            "kind": "Pod",
+            "metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid, "labels": self.labels},
+            "spec": {"nodeName": self.node},
+            "status": {"podIP": self.ip},
+        }
 
 
 def candidate(pod: Object) -> Candidate:
@@ -73,31 +84,105 @@ def amount(pods: Quantity, available: int) -> int:
     return taken
 
 
+Live = Mapping[str, int]
+"""Streams in flight, by the Pod's name."""
+
+
+def narrow(source: PodSource | None, pool: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates that a step's `from` leaves, as far as labels and nodes tell; expressions are for `choose`."""
+    if source is None:
+        return list(pool)
+    return [
+        c
+        for c in pool
+        if (source.node is None or c.node == source.node)
+        and (source.selector is None or selects(source.selector, c.labels))
+    ]
+
+
 def choose(
-    candidates: Sequence[Candidate],
+    pool: Sequence[Candidate],
     *,
     pods: Quantity,
     pick: Pick,
-    in_flight: Mapping[str, int],
+    in_flight: Live,
     random: Random,
     matches: Callable[[Candidate], bool | None] = lambda _: True,
 ) -> list[Candidate]:
     """Takes `pods` of the candidates, in the order in which they are to be hit.
 
-    `in_flight`: streams in flight by the Pod's name. `matches`: the step's own narrowing; unknown is no match.
-    Equal ones are told apart by name, so that the same state gives the same choice. Raises UserError, see `amount`.
+    `matches`: the step's own condition; unknown is no match. Equal ones are told apart by name, so that the same
+    state gives the same choice. Raises UserError, see `amount`.
     """
-    pool = sorted((c for c in candidates if matches(c)), key=lambda c: c.name)
-    taken = amount(pods, len(pool))
+    left = [c for c in pool if matches(c)]
+    taken = amount(pods, len(left))
+    return _ordered(left, pick, in_flight, random)[:taken]
+
+
+class NodeCandidate(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A node that faults may take, with the candidates that run on it."""
+
+    name: str
+    uid: str | None = None
+    labels: dict[str, str] = {}
+    pods: list[Candidate] = []
+
+    @property
+    def target(self) -> rows.Target:
+        return rows.Target(kind="Node", name=self.name, uid=self.uid)
+
+
+def choose_nodes(
+    body: NodeTarget,
+    nodes: Sequence[NodeCandidate],
+    *,
+    in_flight: Live,
+    random: Random,
+    cordoned: Collection[str] = (),
+) -> list[NodeCandidate]:
+    """The nodes that a step takes.
+
+    `cordoned`: names of nodes that this run cordoned. An uncordon that names nothing takes all of them. Ages and
+    streams in flight are those of the nodes' candidates. Raises UserError if there is none, or none of that name.
+    """
+    if body.node is not None:
+        named = [node for node in nodes if node.name == body.node]
+        if not named:
+            raise UserError(f"there is no node {body.node}")
+        return named
+    of = body.of or ("cordoned" if isinstance(body, Uncordon) else "workload")
+    left = [
+        node
+        for node in nodes
+        if (node.name in cordoned if of == "cordoned" else bool(node.pods))
+        and (body.selector is None or selects(body.selector, node.labels))
+    ]
+    if not left:
+        raise UserError("this run has cordoned no node" if of == "cordoned" else "no node runs a candidate")
+    quantity = body.nodes or Quantity("all" if isinstance(body, Uncordon) else "one")
+    taken = quantity.of(len(left))
+    if taken > len(left):
+        raise UserError(f"asks for {taken} nodes, but there are {len(left)} candidates")
+    by_name = {node.name: node for node in left}
+    summed = {node.name: sum(in_flight.get(c.name, 0) for c in node.pods) for node in left}
+    ages = [
+        Candidate(name=node.name, namespace="", uid=node.name, created=min((c.created for c in node.pods), default=""))
+        for node in left
+    ]
+    return [by_name[c.name] for c in _ordered(ages, body.pick, summed, random)[:taken]]
+
+
+def _ordered(pool: Sequence[Candidate], pick: Pick, in_flight: Live, random: Random) -> list[Candidate]:
+    ordered = sorted(pool, key=lambda c: c.name)
     match pick:
         case "most_in_flight":
-            pool.sort(key=lambda c: -in_flight.get(c.name, 0))
+            ordered.sort(key=lambda c: -in_flight.get(c.name, 0))
         case "least_in_flight":
-            pool.sort(key=lambda c: in_flight.get(c.name, 0))
+            ordered.sort(key=lambda c: in_flight.get(c.name, 0))
         case "oldest":
-            pool.sort(key=lambda c: c.created)
+            ordered.sort(key=lambda c: c.created)
         case "newest":
-            pool.sort(key=lambda c: c.created, reverse=True)
+            ordered.sort(key=lambda c: c.created, reverse=True)
         case "random":
-            random.shuffle(pool)
-    return pool[:taken]
+            random.shuffle(ordered)
+    return ordered

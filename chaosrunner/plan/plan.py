@@ -1,0 +1,295 @@
+"""The plan of a drill: what it would touch, in which order, what would be answered, what is missing. Reads only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import msgspec
+
+from chaosrunner.cluster.access import review
+from chaosrunner.cluster.drain import RETRY_EVERY
+from chaosrunner.cluster.session import ApiError, Cluster
+from chaosrunner.errors import Refused, UserError
+from chaosrunner.faults.base import Fault, PlanContext, Preview, Problem, Touch
+from chaosrunner.plan import access
+from chaosrunner.plan.access import Right
+from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
+from chaosrunner.plan.runner import Place, here
+from chaosrunner.plan.selectors import selects
+from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow
+from chaosrunner.plan.workload import Resolved, resolve
+from chaosrunner.playbook import models
+from chaosrunner.playbook.load import BoundDrill
+from chaosrunner.timeline import manifest
+
+
+class StepPlan(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One step of the playbook."""
+
+    index: int
+    step: str
+    name: str
+    text: str
+    """What it does, in words."""
+    touches: list[Touch] = []
+    """What it would touch, in this order, if it had to choose now. Answers are predicted."""
+    alternatives: list[Touch] = []
+    """Candidates that it may choose instead when it fires, each as if it were the first."""
+    undo: str = "none"
+    stays: str | None = None
+
+
+class Plan(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A drill, as it would go."""
+
+    drill: str
+    playbook: str
+    context: str
+    server: str
+    workload: manifest.Workload
+    candidates: list[Candidate] = []
+    """Frozen by UID: steps choose among these."""
+    targets: list[manifest.TargetPod] = []
+    """The same with what explanations will need of their specs."""
+    nodes: list[NodeCandidate] = []
+    ready_endpoints: int | None = None
+    steps: list[StepPlan] = []
+    problems: list[Problem] = []
+    rbac: list[Right] = []
+    refused: bool = False
+    """Whether a problem keeps the drill from starting."""
+
+
+async def make_plan(
+    bound: BoundDrill, cluster: Cluster, *, environ: Mapping[str, str] = os.environ, host: str | None = None
+) -> Plan:
+    """Plans a drill. Sends nothing that changes anything: reads, access reviews, and dry-run evictions.
+
+    `environ` and `host` tell where the runner is. Raises Refused where the workload cannot be read at all,
+    Unreachable.
+    """
+    drill, playbook = bound.drill, bound.playbook
+    resolved = await resolve(drill, cluster)
+    rights = access.needs(drill, playbook, resolved.workload.namespace)
+    answered = access.answer(rights, await review(cluster, list(rights)))
+    simulation = _Simulation(drill, resolved, cluster, here(environ, host))
+    steps = [await simulation.step(index, step) for index, step in enumerate(playbook.steps)]
+    problems = _sorted([*resolved.problems, *simulation.problems, *access.problems(answered)])
+    return Plan(
+        drill=drill.metadata.name,
+        playbook=playbook.metadata.name,
+        context=cluster.context,
+        server=cluster.server,
+        workload=resolved.workload,
+        candidates=resolved.candidates,
+        targets=resolved.targets,
+        nodes=resolved.nodes,
+        ready_endpoints=resolved.ready_endpoints,
+        steps=steps,
+        problems=problems,
+        rbac=answered,
+        refused=any(problem.severity == "refuse" for problem in problems),
+    )
+
+
+class _Simulation:
+    """Goes through the steps as they would go: budgets are spent, candidates taken, nodes cordoned."""
+
+    def __init__(self, drill: models.Drill, resolved: Resolved, cluster: Cluster, place: Place) -> None:
+        self.problems: list[Problem] = []
+        self._limits = drill.limits
+        self._resolved = resolved
+        self._place = place
+        self._namespace = resolved.workload.namespace
+        self._context = PlanContext(cluster=cluster, pdbs=resolved.pdbs)
+        self._left = list(resolved.candidates)
+        self._away = 0
+        """Pods of the workload taken away and not awaited."""
+        self._taken = 0
+        """Pods of the workload taken away since the beginning."""
+        self._cordoned: set[str] = set()
+
+    async def step(self, index: int, step: models.Step) -> StepPlan:
+        planned = StepPlan(index=index, step=step.kind, name=step.title, text=describe(step))
+        before = len(self.problems)
+        match step.body:
+            case models.Evict() | models.DeletePod() as body:
+                await self._pods(planned, body)
+            case models.Cordon() | models.Uncordon() | models.Drain() as body:
+                await self._nodes(planned, body)
+            case models.Wait():
+                self._context.recovered()
+                self._away = 0
+        where = f"step {index + 1} ({step.title}): "
+        self.problems[before:] = [
+            msgspec.structs.replace(problem, text=where + problem.text) for problem in self.problems[before:]
+        ]
+        return planned
+
+    async def _pods(self, planned: StepPlan, body: PodStep) -> None:
+        pool = narrow(body.from_, self._left)
+        try:
+            chosen = choose(pool, pods=body.pods, pick=body.pick, in_flight={}, random=Random(0))
+        except UserError as error:
+            if body.including == "replacements" and body.pods.of(len(pool) + self._taken) <= len(pool) + self._taken:
+                planned.text += " (replacements that do not exist yet)"
+            else:
+                self._refuse("too_few_candidates", str(error))
+            return
+        resolved = self._resolved
+        if len(chosen) < len(pool):
+            for c in pool:
+                alone = await pod_fault(_as_dry_run(body), [resolved.pod(c.uid)]).plan(self._context)
+                planned.alternatives += alone.touches
+        fault = pod_fault(body, [resolved.pod(c.uid) for c in chosen])
+        await self._preview(planned, fault)
+        for c in chosen:
+            if self._place.is_pod(c.name, c.namespace):
+                self._refuse("runner_is_target", f"chaosrunner itself runs in Pod {c.name}")
+        if isinstance(body, models.Evict) and body.dry_run:
+            return
+        self._take(chosen)
+
+    async def _nodes(self, planned: StepPlan, body: NodeStep) -> None:
+        nodes = [
+            msgspec.structs.replace(node, pods=[c for c in self._left if c.node == node.name])
+            for node in self._resolved.nodes
+        ]
+        try:
+            chosen = choose_nodes(body, nodes, in_flight={}, random=Random(0), cordoned=self._cordoned)
+        except UserError as error:
+            self._refuse("no_such_node", str(error))
+            return
+        if isinstance(body, models.Uncordon):
+            ours = [node for node in chosen if node.name in self._cordoned]
+            planned.touches += [
+                Touch(action="uncordon", target=n.target, predicted="accepted", reason="undoes this run's cordon")
+                for n in ours
+            ]
+            self._cordoned -= {node.name for node in ours}
+            chosen = [node for node in chosen if node not in ours]
+        if not chosen:
+            return
+        await self._preview(planned, node_fault(body, [node.target for node in chosen]))
+        if isinstance(body, models.Uncordon):
+            return
+        self._cordoned |= {node.name for node in chosen}
+        if len(self._cordoned) > self._limits.max_nodes:
+            names = ", ".join(sorted(self._cordoned))
+            self._refuse("max_nodes", f"{names} would be cordoned, limits.max_nodes is {self._limits.max_nodes}")
+        if isinstance(body, models.Drain):
+            self._drained(planned, chosen)
+
+    def _drained(self, planned: StepPlan, chosen: Sequence[NodeCandidate]) -> None:
+        evicted = [t for t in planned.touches if t.action == "evict"]
+        allowed = self._limits.namespaces or [self._namespace]
+        outside = sorted({str(t.target.namespace) for t in evicted if t.target.namespace not in allowed})
+        if outside:
+            names = ", ".join(t.target.name for t in evicted if t.target.namespace in outside)
+            self._refuse(
+                "outside_namespaces",
+                f"the drain would evict Pods of {', '.join(outside)}: {names}",
+                "add the namespace to limits.namespaces, or drain another node",
+            )
+        for c in (c for node in chosen for c in node.pods):
+            if self._limits.labels and not selects(self._limits.labels, c.labels):
+                self._refuse("outside_labels", f"Pod {c.name} is outside limits.labels {self._limits.labels}")
+        for t in evicted:
+            if self._place.is_pod(t.target.name, t.target.namespace):
+                self._refuse("runner_on_node", f"the drain would evict chaosrunner itself (Pod {t.target.name})")
+        for node in chosen:
+            if self._place.is_node(node.name):
+                text = f"chaosrunner itself runs on node {node.name}"
+                self.problems.append(Problem(severity="warn", code="runner_on_node", text=text))
+        self._take([c for node in chosen for c in node.pods])
+
+    async def _preview(self, planned: StepPlan, fault: Fault) -> None:
+        try:
+            preview: Preview = await fault.plan(self._context)
+        except ApiError as error:
+            raise Refused(f"step {planned.index + 1} ({planned.name}) cannot be planned: {error}") from error
+        planned.touches += preview.touches
+        planned.undo, planned.stays = preview.undo, preview.stays
+        self.problems += preview.problems
+
+    def _take(self, chosen: Sequence[Candidate]) -> None:
+        """Pods leave the workload; the limits say how many may be away at once."""
+        self._away += len(chosen)
+        self._taken += len(chosen)
+        self._left = [c for c in self._left if c not in chosen]
+        if self._away > self._limits.max_pods:
+            self._refuse(
+                "max_pods", f"{self._away} Pods would be away at once, limits.max_pods is {self._limits.max_pods}"
+            )
+        share = 100 * self._away / max(1, self._resolved.size)
+        if share > self._limits.max_percent + 1e-9:
+            self._refuse(
+                "max_percent",
+                f"{self._away} of {self._resolved.size} Pods ({share:.0f} %) would be away at once, "
+                f"limits.max_percent is {self._limits.max_percent:g}",
+            )
+
+    def _refuse(self, code: str, text: str, how: str | None = None) -> None:
+        self.problems.append(Problem(severity="refuse", code=code, text=text, how=how))
+
+
+def describe(step: models.Step) -> str:
+    """A step in words; durations in seconds."""
+    match step.body:
+        case models.Baseline() as body:
+            return f"watch for {body.for_:g} s until {body.until}"
+        case models.Evict() as body:
+            verb = "ask (dry run) to evict" if body.dry_run else "evict"
+            retry = f", again for {body.retry_for:g} s every {RETRY_EVERY:g} s" if body.retry_for else ""
+            return f"{verb} {_which(body)}{retry}; expect {body.expect}"
+        case models.DeletePod() as body:
+            return f"{'force-' if body.force else ''}delete {_which(body)}; expect {body.expect}"
+        case models.Cordon() | models.Uncordon() as body:
+            return f"{step.kind} {_which_nodes(body)}"
+        case models.Drain() as body:
+            return f"drain {_which_nodes(body)}{_when(body)}, {body.timeout:g} s each at most"
+        case models.Wait() as body:
+            return f"wait until {body.until}, {body.timeout:g} s at most"
+        case models.Hold() as body:
+            return f"hold the load for {body.for_:g} s"
+        case models.ProbeOnce() as body:
+            wanted = body.expect.outcome or f"HTTP {body.expect.status}"
+            either = wanted if isinstance(wanted, str) else " or ".join(wanted)
+            return f"one request of probe {body.probe}; expect {either}"
+
+
+def _which(body: models.PodFault) -> str:
+    text = f"{body.pods} of the candidates ({body.pick})"
+    if body.from_ is not None:
+        source = body.from_
+        where = source.selector or (f"node {source.node}" if source.node else f"where {source.expression}")
+        text += f" from {where}"
+    return text + (", replacements included" if body.including else "") + _when(body)
+
+
+def _which_nodes(body: models.NodeTarget) -> str:
+    if body.node is not None:
+        return f"node {body.node}"
+    default = "all" if isinstance(body, models.Uncordon) else "one"
+    of = body.of or ("cordoned" if isinstance(body, models.Uncordon) else "workload")
+    text = f"{body.nodes or default} of the nodes " + (
+        "that this run cordoned" if of == "cordoned" else "of the workload"
+    )
+    return text + (f" with {body.selector}" if body.selector else "")
+
+
+def _when(body: models.Trigger) -> str:
+    return f" when {body.when} (within {body.within:g} s)" if body.when is not None else ""
+
+
+def _as_dry_run(body: PodStep) -> PodStep:
+    """The same step for a look at one candidate alone: it spends no budget of the plan."""
+    return body.model_copy(update={"dry_run": True}) if isinstance(body, models.Evict) else body
+
+
+def _sorted(problems: Sequence[Problem]) -> list[Problem]:
+    """Refusals first, each once."""
+    order = {"refuse": 0, "warn": 1, "info": 2}
+    return sorted(dict.fromkeys(problems), key=lambda problem: order[problem.severity])
