@@ -73,5 +73,5 @@ def _victim(picture: Picture, call: Call, pod: PodState | None, flying: Mask, un
         routed_after_lost=int(np.count_nonzero(late & ~requests.success)),
         last_routed=float(requests.sent[late].max()) if late.any() else None,
         requests=requests.text("request", np.flatnonzero(exposed)),
-        evidence=evidence([*call.rows, *requests.id[exposed].tolist()]),
+        evidence=evidence([*call.rows, *requests.ids(exposed)]),
     )

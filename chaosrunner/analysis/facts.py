@@ -47,7 +47,6 @@ class RunFacts(Fact):
     begin: float
     end: float
     """`at` of the last row."""
-    rows: int
     steps: list[StepFacts]
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chaosrunner.analysis.facts import EVIDENCE_LIMIT
 from chaosrunner.timeline.outcomes import OUTSIDE_RATES, SUCCESSES, Outcome
 from chaosrunner.timeline.rows import Request
 
@@ -260,6 +261,10 @@ class Requests:
 
     def is_outcome(self, outcome: str) -> Mask:
         return np.asarray(self.outcome == _OUTCOME_CODES[outcome])
+
+    def ids(self, mask: Mask) -> list[int]:
+        """Row ids of the masked requests, as evidence: the first `EVIDENCE_LIMIT` of them."""
+        return [int(row) for row in self.id[np.flatnonzero(mask)[:EVIDENCE_LIMIT]]]
 
     def of_probe(self, name: str) -> Mask:
         words = self.vocabulary["probe"].words

@@ -38,14 +38,8 @@ def never(why: str) -> Milestone:
 
 def between(begin: Milestone | float, end: Milestone) -> Span:
     """Seconds from one instant to another. `value` only where both are known, the window where it is bounded."""
-    if isinstance(begin, float):
-        at = low = high = begin
-    elif begin.high is None:
-        return UNKNOWN
-    else:
-        high = begin.high
-        at, low = begin.at, begin.low
-    if end.high is None:
+    at, low, high = (begin, begin, begin) if isinstance(begin, float) else (begin.at, begin.low, begin.high)
+    if high is None or end.high is None:
         return UNKNOWN
     return Span(
         value=None if at is None or end.at is None else end.at - at,

@@ -1,0 +1,300 @@
+"""From a recording to its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from chaosrunner.analysis import aggregate, disruptions, outages, recovery
+from chaosrunner.analysis.context import AnalysisContext
+from chaosrunner.analysis.exposure import exposure
+from chaosrunner.analysis.facts import (
+    ALL,
+    LISTED_LIMIT,
+    PHASES,
+    AlertEpisode,
+    Eviction,
+    Facts,
+    Gap,
+    LostRequest,
+    OnceFacts,
+    Phase,
+    ProberFacts,
+    ReadyEndpoints,
+    RunFacts,
+    SkewFacts,
+    StepFacts,
+)
+from chaosrunner.analysis.findings import findings
+from chaosrunner.analysis.folds.actions import TAKES_POD
+from chaosrunner.analysis.goodput import good_share, goodput
+from chaosrunner.analysis.observations import Observations
+from chaosrunner.analysis.picture import Picture
+from chaosrunner.analysis.placement import UNPLACED
+from chaosrunner.analysis.requests import COLUMNS, OUTCOMES, Ints, Requests
+from chaosrunner.analysis.scope import restarts
+from chaosrunner.analysis.spans import evidence
+from chaosrunner.analysis.verdict import EXIT_CODES, check, verdict
+from chaosrunner.timeline.outcomes import Outcome
+from chaosrunner.timeline.rows import Row
+
+
+class Source(Protocol):
+    """What is read of a recording; `chaosrunner.timeline.reader.Recording` is one."""
+
+    def events(self) -> Iterator[Row]:
+        """All rows but those of requests, in the order of their ids."""
+
+    def requests(self, columns: list[str] | None = None) -> pa.Table:
+        """Final rows of requests, in the order of their ids; those without an end as `unfinished`."""
+
+
+def analyse(recording: Source, context: AnalysisContext) -> Facts:
+    """All facts of a recording.
+
+    Raises ValueError for rows that no version wrote (an unknown outcome, a time that is none).
+    """
+    observations = Observations(context)
+    for row in recording.events():
+        observations.feed(row)
+    requests = Requests.of(recording.requests(list(COLUMNS)))
+    observations.requests = requests
+    if len(requests):
+        observations.last_at = max(observations.last_at, float(requests.ended.max()))
+    return facts(Picture(observations, observations.last_at))
+
+
+def facts(picture: Picture) -> Facts:
+    """All facts at the picture's instant."""
+    requests = picture.requests
+    masks = {ALL: picture.in_phase(ALL)} | {
+        name: mask for name in PHASES if (mask := picture.in_phase(name) & ~requests.once).any()
+    }
+    found = recovery.replacements(picture)
+    zero = outages.zero_ready(picture)
+    lost, omitted = _lost(picture)
+    result = Facts(
+        run=_run(picture),
+        phases=_phases(picture),
+        exposure=exposure(picture),
+        success_rate={name: aggregate.success_rate(requests, mask) for name, mask in masks.items()},
+        incomplete_200={
+            name: int(np.count_nonzero(aggregate.incomplete_200(requests, mask))) for name, mask in masks.items()
+        },
+        outcomes=aggregate.outcome_table(requests, picture.phase_codes),
+        statuses=aggregate.status_table(requests),
+        lost_requests=lost,
+        lost_omitted=omitted,
+        unfinished=_unfinished(picture),
+        straddling=requests.text("request", np.flatnonzero(picture.straddling & requests.counted)[:LISTED_LIMIT]),
+        once=_once(picture),
+        latency=aggregate.latency_table(requests, masks, picture.straddling),
+        goodput={name: goodput(picture, name, mask) for name, mask in masks.items()},
+        good_share={name: good_share(picture, mask) for name, mask in masks.items()},
+        replacements=found,
+        recovery=recovery.recovery(picture, found),
+        disruptions=disruptions.disruptions(picture),
+        terminations=disruptions.terminations(picture),
+        zero_ready=zero,
+        zero_ready_seconds=outages.zero_ready_seconds(picture, zero),
+        outages=outages.outages(picture),
+        ready_endpoints=[
+            ReadyEndpoints(at=point.at, ready=point.ready, row=point.row)
+            for point in picture.observations.endpoints.history
+        ],
+        evictions=_evictions(picture),
+        alerts=_alerts(picture),
+        endpoints_back=picture.endpoints_back,
+        restarts=restarts(picture),
+        gaps=[
+            Gap(resource=gap.resource, begin=gap.begin, end=gap.end, reason=gap.reason, evidence=gap.rows)
+            for gap in picture.observations.watches.gaps
+        ],
+        findings=[],
+        checks=[],
+        prober=_prober(picture),
+        skews=_skews(picture),
+        verdict="inconclusive",
+        reason="",
+        exit_code=EXIT_CODES["inconclusive"],
+    )
+    result.findings = findings(picture, result)
+    result.checks = [check(picture, wanted) for wanted in picture.context.checks]
+    result.verdict, result.reason = verdict(picture.observations, result.run, result.findings, result.checks)
+    result.exit_code = EXIT_CODES[result.verdict]
+    return result
+
+
+def _run(picture: Picture) -> RunFacts:
+    run = picture.observations.run
+    aborting, ended = run.event("aborting"), run.event("ended")
+    began = datetime.fromtimestamp(picture.context.anchor, UTC)
+    return RunFacts(
+        id=picture.context.run,
+        drill=picture.context.drill,
+        state="aborted" if aborting is not None else "crashed" if ended is None else "ended",
+        reason=next((row.reason for row in (aborting, ended) if row is not None and row.reason), None),
+        started_time=began.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        begin=0.0,
+        end=picture.now,
+        steps=[
+            StepFacts(
+                index=state.started.index,
+                step=state.started.step,
+                name=state.started.name,
+                begin=state.started.at,
+                end=None if state.ended is None else state.ended.at,
+                result=None if state.ended is None else state.ended.result,
+                reason=None if state.ended is None else state.ended.reason,
+                evidence=evidence([state.started.id] + ([state.ended.id] if state.ended is not None else [])),
+            )
+            for state in run.steps
+        ],
+    )
+
+
+def _phases(picture: Picture) -> list[Phase]:
+    phases = []
+    fault = picture.first_fault
+    for name in PHASES:
+        window = picture.phase_window(name)
+        if window is None:
+            continue
+        why, rows, open_ = None, [], True
+        if name == "baseline" and fault is not None:
+            why, rows, open_ = f"{fault.sent.action} of {fault.sent.target.name}", fault.rows, False
+        elif name == "during":
+            why, rows, open_ = picture.whole.why, picture.whole.rows, picture.whole.at is None
+        phases.append(Phase(name=name, begin=window[0], end=window[1], open=open_, why=why, evidence=rows))
+    return phases
+
+
+def _lost(picture: Picture) -> tuple[list[LostRequest], int]:
+    requests = picture.requests
+    lost = np.flatnonzero(requests.counted & ~requests.success)
+    listed = lost[np.lexsort((requests.id[lost], requests.sent[lost]))][:LISTED_LIMIT]
+    names, errors = requests.text("request", listed), requests.text("error", listed)
+    labels = requests.vocabulary["pod"].words
+    probes = requests.vocabulary["probe"].words
+    found = []
+    for position, name, error in zip(listed.tolist(), names, errors, strict=True):
+        pod = picture.pods.all[picture.placed[position]] if picture.placed[position] != UNPLACED else None
+        label = requests.pod[position]
+        sent, ended = float(requests.sent[position]), float(requests.ended[position])
+        earlier = [(call, victim) for call, victim in picture.victims if call.at < ended]
+        mine = [(call, victim) for call, victim in earlier if pod is not None and victim is pod]
+        call = (mine or earlier)[-1][0] if earlier else None
+        first_token = float(requests.first_token[position])
+        found.append(
+            LostRequest(
+                request=name,
+                row=int(requests.id[position]),
+                probe=probes[requests.probe[position]],
+                outcome=OUTCOMES[requests.outcome[position]],
+                status=_status(requests.status[position]),
+                pod=pod.name if pod is not None else labels[label] if label >= 0 else None,
+                uid=None if pod is None else pod.uid,
+                sent=sent,
+                ended=ended,
+                phase=PHASES[picture.phase_codes[position]],
+                error=error,
+                first_token=None if np.isnan(first_token) else first_token,
+                action=None if call is None else call.sent.id,
+                action_pod=None if call is None else call.sent.target.name,
+                same_pod=None if call is None or pod is None else bool(mine),
+                after_action=None if call is None else ended - call.at,
+                straddles=call is not None and sent <= call.at,
+            )
+        )
+    return found, len(lost) - len(listed)
+
+
+def _status(status: np.int64) -> int | None:
+    return None if status < 0 else int(status)
+
+
+def _unfinished(picture: Picture) -> list[str]:
+    requests = picture.requests
+    listed: Ints = np.flatnonzero(requests.is_outcome(Outcome.UNFINISHED))
+    return [*requests.text("request", listed), *picture.observations.flight.requests]
+
+
+def _once(picture: Picture) -> list[OnceFacts]:
+    requests = picture.requests
+    listed = np.flatnonzero(requests.once)
+    names, expected = requests.text("request", listed), requests.text("expected", listed)
+    return [
+        OnceFacts(
+            request=name,
+            row=int(requests.id[position]),
+            outcome=OUTCOMES[requests.outcome[position]],
+            status=_status(requests.status[position]),
+            expected=met,
+        )
+        for position, name, met in zip(listed.tolist(), names, expected, strict=True)
+    ]
+
+
+def _evictions(picture: Picture) -> list[Eviction]:
+    return [
+        Eviction(
+            at=call.at,
+            answered=None if call.answered is None else call.answered.at,
+            action=call.sent.action,
+            pod=call.sent.target.name,
+            uid=call.sent.target.uid,
+            dry_run=call.sent.dry_run,
+            answer=call.result.answer,
+            status=call.result.status,
+            message=call.result.message,
+            pdbs=sorted(call.pdbs),
+            expected=call.result.expected,
+            self_inflicted=call.self_inflicted,
+            evidence=call.rows,
+        )
+        for call in picture.observations.actions.calls
+        if call.sent.action in TAKES_POD
+    ]
+
+
+def _alerts(picture: Picture) -> list[AlertEpisode]:
+    return [
+        AlertEpisode(
+            name=episode.name,
+            labels=episode.labels,
+            pending_from=episode.pending_from,
+            active_time=episode.active_time,
+            firing_from=episode.firing_from,
+            end=episode.end,
+            end_reason=episode.end_reason,
+            unknown_from=episode.unknown_from,
+            evidence=evidence(episode.evidence),
+        )
+        for episode in picture.observations.alerts.episodes
+    ]
+
+
+def _prober(picture: Picture) -> ProberFacts:
+    lags = np.sort(np.array(picture.observations.run.lags))
+    requests = picture.requests
+    mine = ~requests.once
+    faults = int(np.count_nonzero(requests.is_outcome(Outcome.PROBER_FAULT) & mine))
+    total = int(np.count_nonzero(mine))
+    return ProberFacts(
+        lag_p99=aggregate.nearest_rank(lags, 99),
+        lag_max=float(lags[-1]) if len(lags) else None,
+        faults=faults,
+        faults_share=faults / total if total else None,
+    )
+
+
+def _skews(picture: Picture) -> list[SkewFacts]:
+    clocks = picture.observations.clocks
+    return [
+        SkewFacts(owner=owner, low=clocks.skew(owner).low, high=clocks.skew(owner).high, samples=samples)
+        for owner, samples in sorted(clocks.samples.items())
+    ]

@@ -1,0 +1,129 @@
+"""Checks and the verdict of the run.
+
+A check whose expression is unknown at the end, or whose answer depends on what nobody saw (requests of unknown
+Pods, watch gaps), is skipped: not proven, never passed.
+"""
+
+from __future__ import annotations
+
+from chaosrunner.analysis.context import CheckContext
+from chaosrunner.analysis.facts import CheckResult, Finding, RunFacts, Verdict
+from chaosrunner.analysis.observations import Observations
+from chaosrunner.analysis.picture import Picture
+from chaosrunner.analysis.scope import MetricScope, Side
+from chaosrunner.analysis.spans import evidence
+from chaosrunner.playbook.expressions import Metric, Value, evaluate, walk
+
+EXIT_CODES: dict[Verdict, int] = {"passed": 0, "failed": 1, "inconclusive": 3, "aborted": 4, "rollback_failed": 5}
+
+
+def check(picture: Picture, wanted: CheckContext) -> CheckResult:
+    """Evaluates one check on the whole run.
+
+    Without confidence, the answer must be the same at the estimate and at both ends of what is possible. With
+    `confidence: 95` it must hold at both ends of the 95 % interval: the bound is compared, not the estimate.
+    """
+    confident = wanted.confidence is not None
+    sides: tuple[Side, ...] = ("point", "low", "high")
+    known: dict[tuple[object, ...], Value] = {}
+    scopes = {
+        side: MetricScope(picture, probe=wanted.probe, side=side, confident=confident, known=known) for side in sides
+    }
+    answers = {side: evaluate(wanted.expression, scope) for side, scope in scopes.items()}
+    metrics = [node for node in walk(wanted.expression) if isinstance(node, Metric)]
+    values = {str(node): scopes["point"].value(node.name, node.args, node.window) for node in metrics}
+    rows = [row for node in metrics for row in scopes["point"].evidence(node.name, node.args)]
+    ends = {answers["low"], answers["high"]}
+    reason: str | None = None
+    verdict: bool | None
+    if confident:
+        verdict = None if answers["point"] is None else ends == {True}
+    elif answers["point"] is None:
+        # Unknown as a point, but perhaps decided by its window (an instant inside a watch gap).
+        verdict = ends.pop() if len(ends) == 1 else None
+    else:
+        verdict = answers["point"] if ends == {answers["point"]} else None
+    if verdict is None:
+        reason = _why(picture, metrics, values, scopes)
+    text = f"{wanted.expression}: " + ", ".join(
+        f"{name} = {_shown(picture, node, values[name], scopes, confident)}"
+        for node in metrics
+        if (name := str(node)) in values
+    )
+    return CheckResult(
+        check=wanted.name or str(wanted.expression),
+        verdict="skipped" if verdict is None else "passed" if verdict else "failed",
+        values=values,
+        text=text if reason is None else f"{text} ({reason})",
+        reason=reason,
+        confidence=wanted.confidence,
+        evidence=evidence(rows),
+    )
+
+
+def _why(picture: Picture, metrics: list[Metric], values: dict[str, Value], scopes: dict[Side, MetricScope]) -> str:
+    for node in metrics:
+        if values[str(node)] is not None:
+            continue
+        if node.name == "loss_on_victim":
+            if not picture.victims:
+                return "no fault took a Pod"
+            return "exposure 0: no stream was in flight on a victim when the fault was sent"
+        if node.name.startswith(("replacement", "time_to_")):
+            if not picture.pairs:
+                return "no fault took a Pod"
+            whys = [f"{r.pod}: {r.milestones.warm.why}" for r in scopes["point"].replacements if r.milestones.warm.why]
+            missing = [f"{pair.victim_name} has no replacement" for pair in picture.pairs if pair.replacement is None]
+            return "; ".join([*missing, *whys]) or f"{node} is not known"
+        if node.name in ("alert", "alert_fired"):
+            return f"the state of {node.args[0]} is not known, or its silence proves nothing"
+        gap = next(iter(picture.observations.watches.gaps), None)
+        return f"{node} is not known" + (f": watch gap of {gap.resource}" if gap is not None else "")
+    return "requests of unknown Pods or watch gaps could tip it"
+
+
+def _shown(picture: Picture, node: Metric, value: Value, scopes: dict[Side, MetricScope], confident: bool) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool | str):
+        return str(value).lower() if isinstance(value, bool) else value
+    text = f"{value:.4g}"
+    low, high = (scopes[side].value(node.name, node.args, node.window) for side in ("low", "high"))
+    if isinstance(low, float) and isinstance(high, float) and low != high:
+        text += f" [{low:.4g}, {high:.4g}]" + (" at 95 %" if confident else "")
+    if node.name == "loss_on_victim":
+        exposure = scopes["point"].exposure
+        text += f" ({exposure.lost} of {exposure.exposed})"
+    return text
+
+
+def verdict(
+    observations: Observations, run: RunFacts, findings: list[Finding], checks: list[CheckResult]
+) -> tuple[Verdict, str]:
+    """The run's verdict, and why. Precedence: rollback_failed, aborted, inconclusive run, failed, skipped check
+    (inconclusive), passed."""
+    undo = [row for row in observations.run.journal.values() if row.event == "undo_failed"]
+    if undo:
+        return "rollback_failed", f"{undo[0].fault} of {undo[0].target.name} could not be undone"
+    if run.state == "aborted":
+        return "aborted", run.reason or "the run was aborted"
+    if run.state == "crashed":
+        return "inconclusive", "the recording has no end: the runner died, or is still running"
+    by_result = {result: [s for s in run.steps if s.result == result] for result in ("inconclusive", "failed")}
+    for step in by_result["inconclusive"]:
+        return "inconclusive", f"step {step.name or step.step}: {step.reason or 'inconclusive'}"
+    for finding in findings:
+        if finding.severity == "inconclusive":
+            return "inconclusive", finding.text
+    failed = [check for check in checks if check.verdict == "failed"]
+    if failed:
+        return "failed", "; ".join(check.check for check in failed)
+    for step in by_result["failed"]:
+        return "failed", f"step {step.name or step.step}: {step.reason or 'failed'}"
+    for finding in findings:
+        if finding.severity == "failure":
+            return "failed", finding.text
+    skipped = [check for check in checks if check.verdict == "skipped"]
+    if skipped:
+        return "inconclusive", "not proven: " + "; ".join(f"{check.check} ({check.reason})" for check in skipped)
+    return "passed", f"all {len(checks)} checks passed" if checks else "no check failed"
