@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from chaosrunner.cluster.answers import classify, meets
 from chaosrunner.cluster.resources import EVENTS, NODES, PODS, Resource, meta
 from chaosrunner.cluster.session import JSON_PATCH, MERGE_PATCH, Answer, Cluster, Unreachable
 from chaosrunner.timeline import rows
@@ -76,9 +77,10 @@ async def change(
     step: int | None = None,
     dry_run: bool = False,
     undo: bool = False,
+    expect: int | str | None = None,
 ) -> Answer:
     """Send one call, with its rows. Raises Unreachable after the row that says so (`ok` is unknown then, unless
-    the call cannot have left)."""
+    the call cannot have left). `expect`: an HTTP status or a class of `answers`, for the row."""
     row = sent(cluster, emit, action, target, step=step, dry_run=dry_run, undo=undo)
     try:
         answer = await cluster.request(method, path, query=query, body=body, content_type=content_type)
@@ -86,16 +88,18 @@ async def change(
         ok = None if error.sent else False
         answered(emit, row, cluster.clock.now(), answer="unreachable", message=str(error), ok=ok)
         raise
+    kind = classify(answer.status, answer.body, answer.headers)
     answered(
         emit,
         row,
         answer.received,
-        answer="accepted" if answer.ok else "rejected",
+        answer=kind,
         status=answer.status,
         reason=answer.reason,
         message=None if answer.ok else answer.message,
         causes=causes_of(answer),
         ok=answer.ok,
+        expected=meets(expect, kind, answer.status),
     )
     return answer
 
@@ -109,6 +113,7 @@ async def delete_pod(
     force: bool = False,
     dry_run: bool = False,
     step: int | None = None,
+    expect: int | str | None = None,
 ) -> Answer:
     """Delete a Pod, budgets aside, if it still is that Pod (UID precondition: 409 otherwise).
 
@@ -125,7 +130,7 @@ async def delete_pod(
         options["dryRun"] = ["All"]
     path = PODS.path(meta(pod)["namespace"], meta(pod)["name"])
     return await change(
-        cluster, emit, "delete_pod", target_of(pod), "DELETE", path, options, step=step, dry_run=dry_run
+        cluster, emit, "delete_pod", target_of(pod), "DELETE", path, options, step=step, dry_run=dry_run, expect=expect
     )
 
 

@@ -64,7 +64,7 @@ def classify(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -
         case 404:
             return "not_found"
         case 409:
-            return "precondition_failed" if "in the precondition" in message else "conflict"
+            return "precondition_failed" if "precondition" in message.lower() else "conflict"
         case 500 if "more than one PodDisruptionBudget" in message:
             return "multiple_budgets"
         case _:
@@ -85,3 +85,15 @@ def budgets_named(body: Mapping[str, Any]) -> list[str]:
         return [str(details.get("name"))]
     messages = (str(cause.get("message") or "") for cause in details.get("causes") or [])
     return sorted({match[1] for message in messages if (match := _BUDGET.search(message))})
+
+
+def meets(expect: int | str | None, answer: EvictionClass, status: int | None) -> bool | None:
+    """Whether an answer is the expected one, by HTTP status or by class; None where nothing was expected.
+
+    That a Pod was already going is an accepted eviction too.
+    """
+    if expect is None:
+        return None
+    if isinstance(expect, int):
+        return status == expect
+    return answer == expect or (expect == "accepted" and answer == "already_terminating")

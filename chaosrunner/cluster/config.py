@@ -102,6 +102,7 @@ def _from_files(config: ClusterConfig, paths: Sequence[Path], configuration: Any
     cluster = merged["clusters"].get_with_name(context["cluster"])
     if not cluster["cluster"].safe_get("server"):
         raise UserError(f"cluster {context['cluster']!r} of context {name!r} has no server")
+    configuration.host = cluster["cluster"]["server"].rstrip("/")
     user_name = context.safe_get("user")
     node = merged["users"].get_with_name(user_name, safe=True) if user_name else None
     user: dict[str, Any] = dict((node.value.get("user") if node else None) or {})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaosrunner.cluster.actions import answered, causes_of, sent, target_of
-from chaosrunner.cluster.answers import EvictionClass, budgets_named, classify
+from chaosrunner.cluster.answers import EvictionClass, budgets_named, classify, meets
 from chaosrunner.cluster.budget import HELD, budgets_of
 from chaosrunner.cluster.resources import PDBS, PODS, meta, terminating
 from chaosrunner.cluster.session import Answer, ApiError, Cluster, Unreachable, delete_options
@@ -31,7 +31,7 @@ class EvictionAnswer:
     causes: list[dict[str, str]] | None = None
     retry_after: float | None = None
     """Seconds that the server asks to wait."""
-    pdbs: list[str] | None = None
+    pdbs: tuple[str, ...] = ()
     """Budgets that match the Pod, where the answer is about budgets."""
     ok: bool | None = None
     """Whether the cluster accepted it; None where no answer came."""
@@ -50,28 +50,42 @@ async def evict(
     cluster: Cluster,
     pod: dict[str, Any],
     *,
-    emit: Emit,
+    emit: Emit | None = None,
     dry_run: bool = False,
     grace_period: float | None = None,
     step: int | None = None,
+    expect: int | str | None = None,
 ) -> EvictionAnswer:
     """Evict the Pod that `pod` (name, namespace, UID) is, once. Never raises for what the cluster does.
 
     Emits an Action row when the request leaves and one when it is answered; a Pod that is gone (404 or another UID)
-    is not evicted and gets the second row only. With `dry_run` the server checks the budget and changes nothing.
+    is not evicted and gets the second row only. With `dry_run` the server checks the budget and changes nothing; then
+    `emit` may be left out, for a plan that records nothing. `expect`: an HTTP status or a class, for the row.
     """
+    assert emit is not None or dry_run, "an eviction that is not recorded would be a fault nobody knows of"
+    emit = emit or _nowhere
     metadata, target = meta(pod), target_of(pod)
     name, namespace, uid = str(metadata["name"]), str(metadata["namespace"]), str(metadata["uid"])
+
+    def unsent(kind: EvictionClass, message: str, status: int | None) -> EvictionAnswer:
+        """The GET before it said that there is nothing to evict, or could not say anything."""
+        call, ok = next(cluster.calls), False
+        row = rows.Action(
+            at=cluster.clock.now(), event="answered", call=call, action="evict", target=target, step=step,
+            dry_run=dry_run, answer=kind, status=status, message=message, ok=ok, expected=meets(expect, kind, status),
+        )  # fmt: skip
+        emit(row)
+        return EvictionAnswer(answer=kind, call=call, status=status, message=message, ok=ok)
+
     try:
         current = await cluster.get(PODS, name, namespace)
     except Unreachable as error:
-        return _unsent(cluster, emit, target, step, dry_run, "unreachable", str(error), None)
+        return unsent("unreachable", f"not sent: {error}", None)
     if not current.ok:
         kind = classify(current.status, current.body, current.headers)
-        return _unsent(cluster, emit, target, step, dry_run, kind, current.message, current.status)
+        return unsent(kind, f"not sent: {current.message}", current.status)
     if (found := meta(current.body).get("uid")) != uid:
-        message = f"not sent: the Pod of this name is another one by now (UID {found}, not {uid})"
-        return _unsent(cluster, emit, target, step, dry_run, "not_found", message, None)
+        return unsent("not_found", f"not sent: another Pod has this name by now (UID {found}, not {uid})", 404)
 
     eviction = {
         "apiVersion": "policy/v1",
@@ -83,14 +97,16 @@ async def evict(
     try:
         answer = await cluster.request("POST", PODS.path(namespace, name, "eviction"), body=eviction)
     except Unreachable as error:
-        ok = None if error.sent else False
-        answered(emit, row, cluster.clock.now(), answer="unreachable", message=str(error), ok=ok)
-        return EvictionAnswer(answer="unreachable", call=row.call, message=str(error), ok=ok, sent=row.at)
+        lost = EvictionAnswer(
+            answer="unreachable", call=row.call, message=str(error), ok=None if error.sent else False, sent=row.at
+        )
+        _record(emit, row, lost, cluster.clock.now(), expect)
+        return lost
 
     kind = classify(answer.status, answer.body, answer.headers)
     if kind == "accepted" and terminating(current.body):
         kind = "already_terminating"
-    pdbs = budgets_named(answer.body) or None
+    pdbs = tuple(budgets_named(answer.body))
     if kind in ("multiple_budgets", "precondition_failed"):
         pdbs = await _matching_budgets(cluster, current.body)
     held_until = _held(cluster, namespace, kind, pdbs, answer, dry_run)
@@ -107,65 +123,45 @@ async def evict(
         sent=row.at,
         held_until=held_until,
     )
+    _record(emit, row, result, answer.received, expect)
+    return result
+
+
+def _record(emit: Emit, row: rows.Action, result: EvictionAnswer, at: float, expect: int | str | None) -> None:
     answered(
         emit,
         row,
-        answer.received,
-        answer=kind,
+        at,
+        answer=result.answer,
         status=result.status,
         reason=result.reason,
         message=result.message,
         causes=result.causes,
         retry_after=result.retry_after,
-        pdbs=pdbs,
+        pdbs=list(result.pdbs) or None,
         ok=result.ok,
+        expected=meets(expect, result.answer, result.status),
     )
-    return result
 
 
-def _unsent(
-    cluster: Cluster,
-    emit: Emit,
-    target: rows.Target,
-    step: int | None,
-    dry_run: bool,
-    kind: EvictionClass,
-    message: str,
-    status: int | None,
-) -> EvictionAnswer:
-    """The GET before it said that there is nothing to evict, or nothing at all."""
-    call = next(cluster.calls)
-    row = rows.Action(
-        at=cluster.clock.now(),
-        event="answered",
-        call=call,
-        action="evict",
-        target=target,
-        step=step,
-        dry_run=dry_run,
-        answer=kind,
-        status=status,
-        message=message,
-        ok=False,
-    )
-    emit(row)
-    return EvictionAnswer(answer=kind, call=call, status=status, message=message, ok=False)
+def _nowhere(row: rows.Row) -> None:
+    """Where the rows of a plan go."""
 
 
-async def _matching_budgets(cluster: Cluster, pod: dict[str, Any]) -> list[str] | None:
-    """Names of the budgets that match; None where they cannot be read."""
+async def _matching_budgets(cluster: Cluster, pod: dict[str, Any]) -> tuple[str, ...]:
+    """Names of the budgets that match; none where they cannot be read."""
     try:
         pdbs = await cluster.list(PDBS, meta(pod)["namespace"])
     except (ApiError, Unreachable):
-        return None
-    return [str(meta(pdb)["name"]) for pdb in budgets_of(pod, pdbs.items)]
+        return ()
+    return tuple(str(meta(pdb)["name"]) for pdb in budgets_of(pod, pdbs.items))
 
 
 def _held(
-    cluster: Cluster, namespace: str, kind: EvictionClass, pdbs: list[str] | None, answer: Answer, dry_run: bool
+    cluster: Cluster, namespace: str, kind: EvictionClass, pdbs: tuple[str, ...], answer: Answer, dry_run: bool
 ) -> float | None:
     """Remember budgets that a failed precondition has spent, and recognise them when they block us."""
-    keys = [(namespace, pdb) for pdb in pdbs or []]
+    keys = [(namespace, pdb) for pdb in pdbs]
     if kind == "precondition_failed" and not dry_run:
         cluster.held |= dict.fromkeys(keys, answer.received + HELD)
         return answer.received + HELD
@@ -176,11 +172,11 @@ def _held(
 
 
 def _explained(
-    cluster: Cluster, kind: EvictionClass, answer: Answer, pdbs: list[str] | None, held_until: float | None
+    cluster: Cluster, kind: EvictionClass, answer: Answer, pdbs: tuple[str, ...], held_until: float | None
 ) -> str | None:
     if answer.ok:
         return None
-    names = " and ".join(pdbs or []) or "its budget"
+    names = " and ".join(pdbs) or "its budget"
     if kind == "precondition_failed" and held_until is not None:
         return f"{answer.message} ({names} may be held by this failed eviction for {HELD:g} s)"
     if kind == "blocked_by_budget" and held_until is not None:
