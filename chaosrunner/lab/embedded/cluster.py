@@ -50,7 +50,10 @@ _HISTORY = 20_000
 
 
 class Lab:
-    """A running lab. `store` is for those in the same process; everybody else uses `kubeconfig` and `control`."""
+    """A running lab. `store` is for those in the same process; everybody else uses the API.
+
+    url: the API server's address with an administrator's token in its path. control: see `_control`.
+    """
 
     def __init__(
         self, spec: LabSpec, state: Path, store: Store, instants: Instants, agents: dict[str, NodeAgent], places: Places
@@ -60,6 +63,7 @@ class Lab:
         self.store = store
         self.agents = agents
         self.places = places
+        self.url = ""
         self.control = ""
         self._instants = instants
 
@@ -161,10 +165,16 @@ class Lab:
 
 @asynccontextmanager
 async def run_lab(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
-    """Run a lab whose files are in folder `state`; at the end none of its processes is left.
+    """Run a lab with its workload. Yields when the workload is created; `Lab.ready` waits until it serves."""
+    async with run_cluster(spec, state) as lab:
+        for obj in manifests.objects(spec, lab.places):
+            _create(lab.store, obj)
+        yield lab
 
-    Yields when the API server answers and the workload is created; `Lab.ready` waits until it serves.
-    """
+
+@asynccontextmanager
+async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
+    """Run the nodes and the control plane of a lab, its files in folder `state`. At the end no process is left."""
     state, requests = _folders(state)
     store = Store(history=_HISTORY)
     given = addresses(spec.addresses)
@@ -182,12 +192,10 @@ async def run_lab(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
             _control(lab) as control,
             anyio.create_task_group() as group,
         ):
-            lab.control = control
+            lab.url, lab.control = server.url_of(token), control
             _write_kubeconfig(places.kubeconfig, server, token)
             _make_agents(lab, processes, given, server)
             _start(lab, group)
-            for obj in manifests.objects(spec, places):
-                _create(store, obj)
             try:
                 yield lab
             finally:

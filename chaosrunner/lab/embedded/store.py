@@ -15,7 +15,7 @@ import builtins
 import secrets
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -213,6 +213,14 @@ class Store:
         if dry_run:
             return new
         return self._put(kind, "ADDED", new, None)
+
+    def load(self, resource: str, objects: Iterable[Json]) -> None:
+        """Put objects in just as they are, status, uid and times included; only the version is the store's own."""
+        for obj in objects:
+            kind, new = STORED[resource], clone(obj)
+            new["kind"], new["apiVersion"] = kind.kind, kind.api_version
+            old = self.find(resource, new["metadata"]["name"], new["metadata"].get("namespace"))
+            self._put(kind, "MODIFIED" if old else "ADDED", new, old)
 
     def update(self, resource: str, obj: Json, *, subresource: str | None = None, dry_run: bool = False) -> Json:
         """Replace an object, or with subresource="status" its status only; without, the status is kept as it was.
@@ -443,6 +451,8 @@ class Store:
             del self._objects[kind.plural][key]
             del self._by_uid[new["metadata"]["uid"]]
         else:
+            if old is not None:
+                del self._by_uid[old["metadata"]["uid"]]
             self._objects[kind.plural][key] = new
             self._by_uid[new["metadata"]["uid"]] = (kind, key)
             self._index(kind, key, new, remove=False)
