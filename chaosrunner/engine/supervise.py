@@ -54,7 +54,8 @@ class Supervisor:
 
     async def watch_stop_file(self, path: Path) -> None:
         """Aborts when the file appears."""
-        while not path.exists():  # noqa: ASYNC110  a file has no event to wait for
+        waited = anyio.Path(path)
+        while not await waited.exists():  # noqa: ASYNC110  a file has no event to wait for
             await anyio.sleep(STOP_FILE_PERIOD)
         self.abort(f"stop file {path}")
 

@@ -21,30 +21,39 @@ Fetch = Callable[[str, Mapping[str, str]], Awaitable[tuple[int, dict[str, Any]]]
 
 
 async def poll(
-    fetch: Fetch, clock: Clock, emit: Emit, *, interval: float, names: Collection[str] = (), up: bool = False
+    fetch: Fetch,
+    clock: Clock,
+    emit: Emit,
+    *,
+    interval: float,
+    names: Collection[str] = (),
+    rules: bool = True,
+    up: bool = False,
 ) -> None:
     """Poll every `interval` seconds until cancelled.
 
-    `names` restricts rows to these alerts (empty: all); `up` asks for targets that cannot be scraped as well, since
-    a failed scrape resets the `for` of a rule.
+    `names` restricts rows to these alerts (empty: all); `rules` asks for the health of the rules; `up` asks for
+    targets that cannot be scraped as well, since a failed scrape resets the `for` of a rule.
     """
     due = clock.now()
     while True:
-        emit(await poll_once(fetch, clock, names=names, up=up))
+        emit(await poll_once(fetch, clock, names=names, rules=rules, up=up))
         due = max(due + interval, clock.now())
         await anyio.sleep(due - clock.now())
 
 
-async def poll_once(fetch: Fetch, clock: Clock, *, names: Collection[str] = (), up: bool = False) -> rows.Alerts:
+async def poll_once(
+    fetch: Fetch, clock: Clock, *, names: Collection[str] = (), rules: bool = True, up: bool = False
+) -> rows.Alerts:
     """One poll; `at` is when the last answer came."""
     sent = clock.now()
     try:
         alerts = await _data(fetch, "/api/v1/alerts", {})
-        rules = await _data(fetch, "/api/v1/rules", {"type": "alert"})
+        states = await _data(fetch, "/api/v1/rules", {"type": "alert"}) if rules else {}
         down = await _data(fetch, "/api/v1/query", {"query": "up == 0"}) if up else {}
     except Exception as error:  # whatever is wrong with the alert source must not end the drill
         return rows.Alerts(at=clock.now(), ok=False, sent=sent, error=str(error) or type(error).__name__)
-    return to_row(alerts, rules, down, sent=sent, at=clock.now(), names=names)
+    return to_row(alerts, states, down, sent=sent, at=clock.now(), names=names)
 
 
 def to_row(

@@ -28,6 +28,7 @@ class AlertScope:
     fetch: alerts.Fetch
     interval: float = 5.0
     names: tuple[str, ...] = ()
+    rules: bool = True
     up: bool = False
 
 
@@ -67,6 +68,7 @@ async def observe(cluster: Cluster, scope: ObserveScope, emit: Emit, *, ready: a
                     emit,
                     interval=wanted.interval,
                     names=wanted.names,
+                    rules=wanted.rules,
                     up=wanted.up,
                 )
             )

@@ -23,13 +23,14 @@ Emit = Callable[[Row], None]
 
 @dataclass(frozen=True)
 class Expect:
-    """What a single request must come to; None is not looked at."""
+    """What a single request must come to; what is None or empty is not looked at."""
 
     status: int | None = None
-    outcome: str | None = None
+    outcomes: frozenset[str] = frozenset()
+    """Any of these."""
 
     def met_by(self, status: int | None, outcome: str) -> bool:
-        return self.status in (None, status) and self.outcome in (None, outcome)
+        return self.status in (None, status) and (not self.outcomes or outcome in self.outcomes)
 
 
 class Attempts:

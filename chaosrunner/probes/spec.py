@@ -58,7 +58,7 @@ class Shape:
     prompt: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
     max_tokens: int | None = None
-    body: Mapping[str, Any] | str | None = None
+    body: Mapping[str, Any] | list[Any] | str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Overrides:
     prompt: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
     max_tokens: int | None = None
-    body: Mapping[str, Any] | str | None = None
+    body: Mapping[str, Any] | list[Any] | str | None = None
 
 
 @dataclass(frozen=True)

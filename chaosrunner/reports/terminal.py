@@ -27,6 +27,10 @@ def render(console: Console, headline: Cell | None, sections: Sequence[Section])
             console.print(Padding(_table(table), (0, 0, 0, 2)))
 
 
+def print_table(console: Console, table: Table) -> None:
+    console.print(_table(table))
+
+
 def _text(cell: Cell | str, *, bold: bool = False) -> Text:
     if isinstance(cell, str):
         return Text(cell)

@@ -28,6 +28,12 @@ class Clock:
         """Seconds since the recording began."""
         return (time.monotonic_ns() - self._zero) / 1e9
 
+    def sample(self) -> tuple[float, float]:
+        """Now on this clock, and what the system's wall clock says at that instant (unix seconds)."""
+        before = time.monotonic_ns()
+        wall = time.time_ns()
+        return ((before + time.monotonic_ns()) // 2 - self._zero) / 1e9, wall / 1e9
+
     def from_monotonic(self, seconds: float) -> float:
         """An instant of `time.monotonic()` (the event loop's clock too) on the recording's clock."""
         return seconds - self._zero / 1e9

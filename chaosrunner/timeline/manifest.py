@@ -45,6 +45,7 @@ class Probe(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     name: str
     dialect: str
+    stream: bool = True
     shapes: list[str] = msgspec.field(default_factory=lambda: [""])
     """Classes of the request mix; each must have been seen warm."""
     slo: dict[str, float] = {}
@@ -73,7 +74,7 @@ class StepInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Host(msgspec.Struct, kw_only=True, omit_defaults=True):
     hostname: str
     pid: int
-    started: float | None = None
+    started: str | None = None
     """Start time of the process as the system tells it; with the pid it names the process for good."""
     platform: str = ""
 

@@ -1,0 +1,48 @@
+"""Waits for expressions of the playbook to hold, on the live figures."""
+
+from __future__ import annotations
+
+import anyio
+
+from chaosrunner.analysis import Live
+from chaosrunner.playbook.expressions import Expression, evaluate
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.clock import Clock
+
+PACE = 0.02
+"""Least seconds between two evaluations: a busy probe emits thousands of rows a second."""
+
+PERIOD = 0.1
+"""Most seconds between two evaluations: windows like `[30s]` change without a row."""
+
+
+class Conditions:
+    """Evaluates expressions as rows arrive."""
+
+    def __init__(self, live: Live, clock: Clock) -> None:
+        self._live = live
+        self._clock = clock
+        self._news = anyio.Event()
+
+    def feed(self, row: rows.Row) -> None:
+        """A row arrived: whoever waits looks again."""
+        self._news.set()
+
+    def holds(self, expression: Expression, target: str | None = None) -> bool:
+        """Whether it holds now. What is not known does not hold."""
+        return evaluate(expression, self._live.scope(target=target, now=self._clock.now())) is True
+
+    async def until(self, expression: Expression, timeout: float) -> bool:
+        """Waits until it holds; False after `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            while not self.holds(expression):
+                await self.news()
+            return True
+        return False
+
+    async def news(self) -> None:
+        """Returns when there may be something new to evaluate."""
+        await anyio.sleep(PACE)
+        with anyio.move_on_after(PERIOD):
+            await self._news.wait()
+        self._news = anyio.Event()

@@ -1,0 +1,452 @@
+"""One run of a drill, from the plan to the verdict.
+
+    plan -> lease -> recording, journal -> observers -> probes -> steps -> undo -> drain of requests -> analysis
+
+Whatever ends the steps (their own end, a failed step, an abort), undo, drain and analysis follow, in this order.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+
+import anyio
+import msgspec
+import structlog
+
+from chaosrunner import __version__
+from chaosrunner.analysis import AnalysisContext, Facts, Live, analyse
+from chaosrunner.cluster import ApiError, Cluster, ClusterConfig, Unreachable, connect
+from chaosrunner.cluster.lease import Lease
+from chaosrunner.engine import traffic
+from chaosrunner.engine.conditions import Conditions
+from chaosrunner.engine.steps import Stage
+from chaosrunner.engine.supervise import Supervisor
+from chaosrunner.errors import Refused
+from chaosrunner.faults.base import Context
+from chaosrunner.http.fetch import JsonFetcher
+from chaosrunner.journal import process
+from chaosrunner.journal.journal import NAME as JOURNAL
+from chaosrunner.journal.journal import Connection, Journal
+from chaosrunner.journal.undo import undo_all
+from chaosrunner.observers import AlertScope, ObserveScope, observe
+from chaosrunner.plan.plan import Plan, make_plan
+from chaosrunner.playbook import BoundDrill
+from chaosrunner.playbook.expressions import Expression
+from chaosrunner.playbook.models import resolve_headers
+from chaosrunner.probes.closed import run_probe
+from chaosrunner.probes.self_check import self_check
+from chaosrunner.probes.spec import ProbeSpec
+from chaosrunner.timeline import manifest as manifests
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.clock import Clock
+from chaosrunner.timeline.reader import Recording
+from chaosrunner.timeline.redact import Redactor
+from chaosrunner.timeline.writer import Emit, Writer
+
+log = structlog.get_logger()
+
+REPORT = "report.json"
+
+OBSERVERS_LIMIT = 30.0
+"""Longest wait for the first lists of all observers, seconds."""
+
+UNDO_LIMIT = 120.0
+"""Longest undo at the end of a run, seconds; what is then left is for `recover`."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run takes from its caller, beside the drill."""
+
+    timelines: Path
+    lab: str | None = None
+    """`embedded` where a lab stands in for the environment; only recorded."""
+    stop_file: Path | None = None
+    """The run is aborted when this file appears; `<recording>/stop` always does it too."""
+    signals: bool = True
+    """Whether SIGINT and SIGTERM abort the run; false where somebody else handles them."""
+    confirm: Callable[[Plan], Awaitable[None]] | None = None
+    """Called with the plan before anything is changed; raises Refused to stop."""
+    follow: Callable[[Path, Live], Emit] | None = None
+    """Called when the run begins; what it returns gets every row."""
+    finish: Callable[[Path], None] | None = None
+    """Called with the recording's folder before it is closed, to add files to it."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that came to its end, with whatever verdict."""
+
+    folder: Path
+    facts: Facts
+
+
+class _Relay:
+    """Rows that come before there is a recording wait for it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[rows.Row] = []
+        self._emit: Emit | None = None
+
+    def emit(self, row: rows.Row) -> None:
+        if self._emit is None:
+            self._waiting.append(row)
+        else:
+            self._emit(row)
+
+    def attach(self, emit: Emit | None) -> None:
+        """From now on rows go to `emit`; to nowhere if it is None."""
+        self._emit = emit or (lambda row: None)
+        for row in self._waiting:
+            self._emit(row)
+        self._waiting.clear()
+
+
+async def run_drill(bound: BoundDrill, config: ClusterConfig, options: Options) -> Finished:
+    """Runs the drill.
+
+    Raises Refused when nothing was changed because the plan, the lease or the cluster said no, UserError for bad
+    input; everything later ends in a verdict.
+    """
+    clock = Clock()
+    relay = _Relay()
+    run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    try:
+        async with connect(config, clock, relay.emit) as cluster:
+            plan = await make_plan(bound, cluster)
+            server = await _server_version(cluster)
+            if options.confirm:
+                await options.confirm(plan)
+            if plan.refused:
+                raise Refused(
+                    "\n".join(
+                        ["the plan was refused:", *(f"  {p.text}" for p in plan.problems if p.severity == "refuse")]
+                    )
+                )
+            specs = {
+                probe.name: traffic.spec_of(probe, bound.drill.endpoint, seed=run) for probe in bound.playbook.probes
+            }
+            lease = await _locked(cluster, plan, run)
+            try:
+                return await _Run(bound, cluster, plan, specs, lease, clock, relay, run, server, options).execute()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await lease.release()
+    except Unreachable as error:
+        raise Refused(f"the cluster cannot be reached: {error}") from error
+
+
+async def _locked(cluster: Cluster, plan: Plan, run: str) -> Lease:
+    """The Lease on the drill's target. Raises Refused if somebody else holds it."""
+    lease = Lease(cluster=cluster, namespace=plan.workload.namespace, name=_lease_name(plan), holder=run)
+    try:
+        taken = await lease.acquire()
+    except RuntimeError as error:
+        raise Refused(str(error)) from None
+    if taken:
+        since = f", last renewed {taken.renewed}" if taken.renewed else ""
+        raise Refused(f"another drill is running on this target: {taken.holder} holds lease {lease.name}{since}")
+    return lease
+
+
+async def _server_version(cluster: Cluster) -> dict[str, str]:
+    try:
+        return {"kubernetes": (await cluster.version()).git}
+    except ApiError as error:  # /version may be closed to us; the run does not depend on it
+        log.info("the server does not tell its version", error=str(error))
+        return {}
+
+
+class _Run:
+    def __init__(
+        self,
+        bound: BoundDrill,
+        cluster: Cluster,
+        plan: Plan,
+        specs: dict[str, ProbeSpec],
+        lease: Lease,
+        clock: Clock,
+        relay: _Relay,
+        run: str,
+        server: dict[str, str],
+        options: Options,
+    ) -> None:
+        self.bound = bound
+        self.cluster = cluster
+        self.plan = plan
+        self.specs = specs
+        self.lease = lease
+        self.clock = clock
+        self.relay = relay
+        self.options = options
+        self.server_version = server
+        self.folder = options.timelines / bound.drill.metadata.name / run
+        redactor = Redactor(_secrets(specs))
+        try:
+            self.writer = Writer(self.folder, self._manifest(run), redactor)
+        except OSError as error:
+            raise Refused(f"{self.folder}: the recording cannot be written: {error.strerror}") from error
+        self.live = Live(AnalysisContext.of(self.writer.manifest))
+        self.conditions = Conditions(self.live, clock)
+        self.supervisor = Supervisor(self._aborting)
+        self.lost = False
+        self.probes_done: list[anyio.Event] = []
+        connection = Connection(
+            kubeconfig=cluster.config.kubeconfig,
+            context=cluster.config.context,
+            server=cluster.server,
+            namespace=plan.workload.namespace,
+            as_user=cluster.config.as_user,
+            as_group=cluster.config.as_groups,
+        )
+        self.journal = Journal(
+            self.folder / JOURNAL,
+            run=run,
+            drill=bound.drill.metadata.name,
+            connection=connection,
+            clock=clock,
+            emit=self.emit,
+        )
+        self.context = Context(
+            cluster=cluster, journal=self.journal, emit=self.emit, run=run, drill=bound.drill.metadata.name
+        )
+        self.run = run
+
+    # --- the recording ----------------------------------------------------------------------------------
+
+    def emit(self, row: rows.Row) -> None:
+        """Puts a row on the timeline. A recording that can no longer be written aborts the run, once."""
+        if self.lost:
+            return
+        try:
+            self.writer.emit(row)
+        except OSError as error:
+            self.lost = True
+            log.error("the recording cannot be written", error=str(error))
+            self.supervisor.abort(f"the recording cannot be written: {error.strerror}")
+
+    def _aborting(self, reason: str) -> None:
+        self.emit(rows.Run(at=self.clock.now(), event="aborting", reason=reason))
+
+    def _manifest(self, run: str) -> manifests.Manifest:
+        drill, playbook, plan = self.bound.drill, self.bound.playbook, self.plan
+        owner = process.current()
+        return manifests.Manifest(
+            run=run,
+            drill=drill.metadata.name,
+            playbook=playbook.metadata.name,
+            anchor=self.clock.anchor_wall,
+            lab=self.options.lab,
+            versions=_versions() | self.server_version,
+            host=manifests.Host(
+                hostname=owner.host, pid=owner.pid, started=owner.started, platform=platform.platform()
+            ),
+            context=self.cluster.context,
+            server=self.cluster.server,
+            url=drill.endpoint.url,
+            workload=plan.workload,
+            candidates=plan.targets,
+            ready_endpoints=plan.ready_endpoints,
+            parameters=self.bound.parameters,
+            tags=sorted({*drill.metadata.tags, *playbook.metadata.tags}),
+            probes=[
+                traffic.describe(probe, self.specs[probe.name], playbook.warm_streams) for probe in playbook.probes
+            ],
+            steps=[
+                manifests.StepInfo(index=index, step=step.kind, name=step.title)
+                for index, step in enumerate(playbook.steps)
+            ],
+            checks=[
+                manifests.Check(
+                    expression=str(check.check),
+                    name=check.name,
+                    confidence=None if check.confidence is None else round(check.confidence),
+                    probe=check.probe,
+                )
+                for check in playbook.checks
+            ],
+            sources=self.bound.sources,
+            plan=msgspec.to_builtins(plan),
+        )
+
+    # --- the run ----------------------------------------------------------------------------------------
+
+    async def execute(self) -> Finished:
+        listen = self.options.follow(self.folder, self.live) if self.options.follow else None
+        for listener in (self.live.feed, self.conditions.feed, listen):
+            if listener:
+                self.writer.subscribe(listener)
+        self.emit(rows.Run(at=self.clock.now(), event="started"))
+        self.relay.attach(self.emit)
+        log.info("run", id=self.run, folder=str(self.folder))
+        stop = anyio.Event()
+        try:
+            async with anyio.create_task_group() as background:
+                await self._start(background, stop)
+                await self._steps()
+                with anyio.CancelScope(shield=True):
+                    await self._undo()
+                    self.emit(rows.Run(at=self.clock.now(), event="draining"))
+                    await self._drain(stop)
+                background.cancel_scope.cancel()
+        finally:
+            self.journal.close()
+        self.emit(rows.Run(at=self.clock.now(), event="ended", reason=self.supervisor.reason))
+        self.relay.attach(None)
+        return self._close()
+
+    async def _start(self, background: anyio.abc.TaskGroup, stop: anyio.Event) -> None:
+        """Observers first, so that what the probes and faults cause is seen; then the probes."""
+        supervisor = self.supervisor
+        if self.options.signals:
+            background.start_soon(supervisor.watch_signals)
+        background.start_soon(supervisor.watch_deadline, self.bound.drill.limits.deadline)
+        background.start_soon(supervisor.watch_stop_file, self.folder / "stop")
+        if self.options.stop_file:
+            background.start_soon(supervisor.watch_stop_file, self.options.stop_file)
+        background.start_soon(self._keep_lease)
+        background.start_soon(self._sample_clock)
+        background.start_soon(partial(self_check, self.emit, self.clock))
+        seen = anyio.Event()
+        background.start_soon(partial(observe, self.cluster, self._scope(), self.emit, ready=seen))
+        with supervisor.steps, anyio.move_on_after(OBSERVERS_LIMIT) as limit:
+            await seen.wait()
+        if limit.cancelled_caught:
+            supervisor.abort(f"the first lists did not come within {OBSERVERS_LIMIT:g} s")
+        self.probes_done = [anyio.Event() for _ in self.specs]
+        if supervisor.reason is None:
+            for spec, done in zip(self.specs.values(), self.probes_done, strict=True):
+                background.start_soon(self._probe, spec, stop, done)
+        else:
+            for done in self.probes_done:
+                done.set()
+
+    async def _steps(self) -> None:
+        stage = Stage(
+            steps=self.bound.playbook.steps,
+            plan=self.plan,
+            live=self.live,
+            conditions=self.conditions,
+            context=self.context,
+            probes=self.specs,
+            lease=self.lease,
+            clock=self.clock,
+            emit=self.emit,
+            random=Random(self.run),
+        )
+        abort = self.bound.playbook.abort
+        with self.supervisor.steps:
+            async with anyio.create_task_group() as group:
+                if abort is not None:
+                    group.start_soon(self._abort_when, abort, stage.baseline_done)
+                await stage.run()
+                group.cancel_scope.cancel()
+        self.supervisor.close()
+
+    async def _abort_when(self, expression: Expression, baseline: anyio.Event) -> None:
+        await baseline.wait()
+        while not self.conditions.holds(expression):
+            await self.conditions.news()
+        self.supervisor.abort(f"abort condition of the playbook: {expression}")
+
+    async def _undo(self) -> None:
+        """Puts back whatever the faults changed; each entry of the journal is tried."""
+        with anyio.move_on_after(UNDO_LIMIT):
+            for undone in await undo_all(self.cluster, self.journal, self.emit):
+                if not undone.ok:
+                    log.error("undo failed", target=undone.target.name, detail=undone.detail, command=undone.command)
+
+    async def _probe(self, spec: ProbeSpec, stop: anyio.Event, done: anyio.Event) -> None:
+        try:
+            await run_probe(spec, self.emit, self.clock, stop)
+            if not stop.is_set():
+                self.supervisor.abort(f"probe {spec.name} ended by itself")
+        except Exception as error:  # a probe that dies must not take undo and analysis with it
+            log.exception("probe died", probe=spec.name)
+            self.supervisor.abort(f"probe {spec.name} died: {error}")
+        finally:
+            done.set()
+
+    async def _drain(self, stop: anyio.Event) -> None:
+        """Lets requests in flight end. A second signal does not wait for them."""
+        stop.set()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._until_hurry, group.cancel_scope)
+            for done in self.probes_done:
+                await done.wait()
+            group.cancel_scope.cancel()
+
+    async def _until_hurry(self, scope: anyio.CancelScope) -> None:
+        await self.supervisor.hurry.wait()
+        scope.cancel()
+
+    async def _keep_lease(self) -> None:
+        await self.lease.keep()
+        taken = self.lease.taken_by
+        self.supervisor.abort(f"lease lost: held by {taken.holder if taken else 'somebody else'}")
+
+    async def _sample_clock(self) -> None:
+        while True:
+            at, wall = self.clock.sample()
+            self.emit(rows.Clock(at=at, wall=wall))
+            await anyio.sleep(1.0)
+
+    def _scope(self) -> ObserveScope:
+        prometheus = self.bound.drill.prometheus
+        alerts = None
+        if prometheus is not None and prometheus.url is not None:
+            fetcher = JsonFetcher(
+                prometheus.url,
+                clock=self.clock,
+                headers=resolve_headers(prometheus.headers),
+                ca=prometheus.ca,
+                insecure=prometheus.insecure,
+            )
+            alerts = AlertScope(fetch=fetcher.get, interval=prometheus.interval, rules=prometheus.rules, up=True)
+        workload = self.plan.workload
+        return ObserveScope(
+            namespace=workload.namespace,
+            selector=workload.selector,
+            service=workload.service,
+            controller=workload.controller.partition("/")[2] if workload.controller else None,
+            alerts=alerts,
+        )
+
+    def _close(self) -> Finished:
+        if self.options.finish:
+            self.options.finish(self.folder)
+        recording = Recording.open(self.folder)
+        facts = analyse(recording, AnalysisContext.of(recording.manifest))
+        (self.folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+        self.writer.manifest.ended = self.clock.now()
+        self.writer.manifest.verdict = facts.verdict
+        self.writer.manifest.exit_code = facts.exit_code
+        self.writer.close()
+        return Finished(self.folder, facts)
+
+
+def _secrets(specs: dict[str, ProbeSpec]) -> list[str]:
+    return [secret for spec in specs.values() for secret in (spec.api_key, *spec.headers.values()) if secret]
+
+
+def _versions() -> dict[str, str]:
+    names = ("anyio", "httpx", "kubernetes", "msgspec", "pandas", "pyarrow", "pydantic")
+    found = {"chaosrunner": __version__, "python": platform.python_version()}
+    return found | {f"{name} (package)" if name == "kubernetes" else name: version(name) for name in names}
+
+
+def _lease_name(plan: Plan) -> str:
+    """One Lease a target: the controller where there is one, else the selector."""
+    target = plan.workload.controller or plan.workload.selector
+    readable = re.sub(r"[^a-z0-9]+", "-", target.lower()).strip("-")[:40].strip("-")
+    return f"chaosrunner-{readable}-{sha256(target.encode()).hexdigest()[:8]}"

@@ -1,0 +1,263 @@
+"""Runs the steps of a playbook, one after the other, and says how each ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Literal, TypeVar
+
+import anyio
+import msgspec
+import structlog
+
+from chaosrunner.analysis import Live
+from chaosrunner.cluster import ApiError, Unreachable
+from chaosrunner.cluster.lease import Lease
+from chaosrunner.cluster.resources import PODS, meta
+from chaosrunner.engine.conditions import Conditions
+from chaosrunner.engine.traffic import overrides_of
+from chaosrunner.errors import UserError
+from chaosrunner.faults.base import Context, Fault
+from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
+from chaosrunner.plan.plan import Plan
+from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow
+from chaosrunner.playbook import models
+from chaosrunner.playbook.expressions import Expression
+from chaosrunner.probes.attempt import Expect
+from chaosrunner.probes.once import probe_once
+from chaosrunner.probes.spec import ProbeSpec
+from chaosrunner.timeline import rows
+from chaosrunner.timeline.clock import Clock
+from chaosrunner.timeline.writer import Emit
+
+log = structlog.get_logger()
+
+Result = Literal["ok", "failed", "inconclusive"]
+
+Taken = TypeVar("Taken", Candidate, NodeCandidate)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a step ended. Anything but `ok` keeps the later steps from running."""
+
+    result: Result = "ok"
+    reason: str | None = None
+
+
+@dataclass
+class Stage:
+    """What the steps of a run work with."""
+
+    steps: list[models.Step]
+    plan: Plan
+    live: Live
+    conditions: Conditions
+    context: Context
+    probes: Mapping[str, ProbeSpec]
+    lease: Lease
+    clock: Clock
+    emit: Emit
+    random: Random
+    baseline_done: anyio.Event = field(default_factory=anyio.Event)
+    """Set when a baseline was accepted."""
+
+    async def run(self) -> None:
+        """Runs all steps. After one that did not end `ok` the rest is skipped. Cancellation means abort."""
+        over = False
+        for index, step in enumerate(self.steps):
+            if over:
+                self._row(index, step, "ended", "skipped", "an earlier step did not end well")
+                continue
+            self._row(index, step, "started")
+            try:
+                ended = await self._step(index, step)
+            except anyio.get_cancelled_exc_class():
+                self._row(index, step, "ended", "aborted")
+                for later in range(index + 1, len(self.steps)):
+                    self._row(later, self.steps[later], "ended", "skipped", "the run was aborted")
+                raise
+            self._row(index, step, "ended", ended.result, ended.reason)
+            over = ended.result != "ok"
+
+    async def _step(self, index: int, step: models.Step) -> Ended:
+        match step.body:
+            case models.Baseline() as body:
+                return await self._baseline(body)
+            case models.Hold() as body:
+                return await self._hold(body)
+            case models.Wait() as body:
+                return await self._wait(body)
+            case models.ProbeOnce() as body:
+                return await self._once(body)
+            case body:
+                return await self._fault(index, body)
+
+    # --- watching ---------------------------------------------------------------------------------------
+
+    async def _baseline(self, step: models.Baseline) -> Ended:
+        await anyio.sleep(step.for_)
+        if await self.conditions.until(step.until, step.timeout):
+            self.emit(rows.Run(at=self.clock.now(), event="baseline_accepted"))
+            self.baseline_done.set()
+            return Ended()
+        return Ended("inconclusive", f"the baseline is not healthy: not {step.until} within {step.timeout:g} s")
+
+    async def _hold(self, step: models.Hold) -> Ended:
+        await anyio.sleep(step.for_)
+        return Ended()
+
+    async def _wait(self, step: models.Wait) -> Ended:
+        if await self.conditions.until(step.until, step.timeout):
+            return Ended()
+        return Ended("failed", f"not {step.until} within {step.timeout:g} s")
+
+    async def _once(self, step: models.ProbeOnce) -> Ended:
+        wanted = step.expect.outcome
+        outcomes = frozenset([wanted] if isinstance(wanted, str) else wanted or ())
+        row = await probe_once(
+            self.probes[step.probe],
+            overrides_of(step),
+            Expect(status=step.expect.status, outcomes=outcomes),
+            self.emit,
+            self.clock,
+        )
+        if row.expected:
+            return Ended()
+        said = f"{row.outcome}, HTTP {row.status}" if row.status else row.outcome
+        return Ended("failed", f"expected {_expectation(step.expect)}, got {said}")
+
+    # --- faults -----------------------------------------------------------------------------------------
+
+    async def _fault(self, index: int, step: PodStep | NodeStep) -> Ended:
+        if self.lease.state == "unconfirmed" and await self.lease.renew() != "held":
+            return Ended("inconclusive", "the lease on the target cannot be confirmed, so no fault was started")
+        try:
+            fault = await self._aim(step)
+            if isinstance(fault, Ended):
+                return fault
+            context = replace(self.context, step=index)
+            done = await fault.apply(context)
+            if done.result == "ok":
+                done = await fault.verify(context)
+        except UserError as error:
+            return Ended("inconclusive", str(error))
+        except Unreachable as error:
+            return Ended("inconclusive", f"the cluster could not be reached: {error}")
+        except ApiError as error:
+            return Ended("failed", str(error))
+        return Ended(done.result, done.reason)
+
+    async def _aim(self, step: PodStep | NodeStep) -> Fault | Ended:
+        """The step's fault, aimed, once the step's condition holds; Ended where it never did."""
+        if isinstance(step, models.NodeTarget):
+            when, within = (step.when, step.within) if isinstance(step, models.Drain) else (None, 0.0)
+            nodes = await self._when(lambda: self._nodes(step, when), when, within)
+            return nodes if isinstance(nodes, Ended) else node_fault(step, [node.target for node in nodes])
+        pods = await self._when(lambda: self._pods(step), step.when, step.within)
+        if isinstance(pods, Ended):
+            return pods
+        objects = []
+        for pod in pods:
+            answer = await self.context.cluster.get(PODS, pod.name, pod.namespace)
+            if not answer.ok:
+                return Ended("inconclusive", f"Pod {pod.name} cannot be read: {answer.status} {answer.message}")
+            if meta(answer.body).get("uid") != pod.uid:
+                return Ended("inconclusive", f"Pod {pod.name} is another one now; nothing was changed")
+            objects.append(answer.body)
+        return pod_fault(step, objects)
+
+    def _pods(self, step: PodStep) -> list[Candidate]:
+        """The Pods that the step takes now. Raises UserError where there are not enough."""
+        narrowing = step.from_.expression if step.from_ is not None else None
+        conditions = [expression for expression in (narrowing, step.when) if expression is not None]
+        return choose(
+            narrow(step.from_, self.candidates(step.including == "replacements")),
+            pods=step.pods,
+            pick=step.pick,
+            in_flight=self._in_flight(),
+            random=self.random,
+            matches=lambda pod: all(self.conditions.holds(expression, pod.uid) for expression in conditions),
+        )
+
+    def _nodes(self, step: NodeStep, when: Expression | None) -> list[NodeCandidate]:
+        """The nodes that the step takes now. Raises UserError where there are not enough."""
+        pods = self.candidates(replacements=True)
+        nodes = [
+            msgspec.structs.replace(node, pods=[pod for pod in pods if pod.node == node.name])
+            for node in self.plan.nodes
+        ]
+        if when is not None:
+            nodes = [node for node in nodes if any(self.conditions.holds(when, pod.uid) for pod in node.pods)]
+        cordoned = {entry.target.name for entry in self.context.journal.open() if entry.target.kind == "Node"}
+        return choose_nodes(step, nodes, in_flight=self._in_flight(), random=self.random, cordoned=cordoned)
+
+    async def _when(
+        self, take: Callable[[], list[Taken]], when: Expression | None, within: float
+    ) -> list[Taken] | Ended:
+        """Takes targets as soon as enough of them meet the condition.
+
+        Raises UserError where there are not enough and no condition to wait for.
+        """
+        if when is None:
+            return take()
+        with anyio.move_on_after(within):
+            while True:
+                try:
+                    return take()
+                except UserError:
+                    await self.conditions.news()
+        return Ended("inconclusive", f"exposure not reached: not {when} within {within:g} s; nothing was changed")
+
+    def _in_flight(self) -> dict[str, int]:
+        """Streams in flight by the Pod's name, for the workload's Pods."""
+        counts = self.live.in_flight_by_pod()
+        return {pod.name: counts.get(pod.uid, 0) for pod in self.live.pods()}
+
+    def candidates(self, replacements: bool) -> list[Candidate]:
+        """Pods that a step may take now: those of the plan that still run, and later ones where asked for."""
+        frozen = {candidate.uid for candidate in self.plan.candidates}
+        return [
+            Candidate(
+                name=pod.name,
+                namespace=pod.namespace or "",
+                uid=pod.uid,
+                node=pod.node,
+                ip=pod.ip,
+                created=pod.created_time or "",
+                labels=pod.labels,
+            )
+            for state in self.live.pods()
+            if (pod := state.last) is not None
+            and pod.phase == "Running"
+            and pod.deletion_time is None
+            and (replacements or pod.uid in frozen)
+        ]
+
+    def _row(
+        self,
+        index: int,
+        step: models.Step,
+        event: Literal["started", "ended"],
+        result: Literal["ok", "failed", "inconclusive", "skipped", "aborted"] | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self.emit(
+            rows.Step(
+                at=self.clock.now(),
+                index=index,
+                step=step.kind,
+                name=step.title,
+                event=event,
+                result=result,
+                reason=reason,
+            )
+        )
+        log.info("step", step=step.title, event=event, result=result, reason=reason)
+
+
+def _expectation(expect: models.OnceExpect) -> str:
+    wanted = [expect.outcome] if isinstance(expect.outcome, str) else expect.outcome or []
+    parts = ([" or ".join(wanted)] if wanted else []) + ([f"HTTP {expect.status}"] if expect.status else [])
+    return ", ".join(parts)

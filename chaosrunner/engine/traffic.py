@@ -1,0 +1,114 @@
+"""Turns the playbook's probes into what the probes room sends, and one-off requests into overrides."""
+
+from __future__ import annotations
+
+from chaosrunner.errors import UserError
+from chaosrunner.playbook import models
+from chaosrunner.probes.spec import DialectName, Limits, Overrides, ProbeSpec, Shape
+from chaosrunner.timeline import manifest
+
+
+def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> ProbeSpec:
+    """The probe, aimed at the drill's endpoint. Reads credentials now.
+
+    Raises UserError where the endpoint has no URL, a credential cannot be had, or parts do not fit.
+    """
+    if endpoint.url is None:
+        raise UserError("the drill names no endpoint: set endpoint.url, or use `chaosrunner rehearse`")
+    dialect, method, path = _kind(probe)
+    terminal = probe.sse.terminal if probe.sse else None
+    timeouts = probe.timeouts
+    return ProbeSpec(
+        name=probe.name,
+        url=endpoint.url,
+        dialect=dialect,
+        shapes=_shapes(probe),
+        model=(probe.openai.model or endpoint.model) if probe.openai else None,
+        method=method,
+        path=path,
+        concurrency=probe.load.closed.concurrency,
+        pause=probe.load.closed.pause,
+        connection=probe.connection,
+        limits=Limits(
+            connect=timeouts.connect,
+            first_byte=timeouts.first_byte,
+            byte_idle=timeouts.idle,
+            token_idle=timeouts.token_idle,
+            total=timeouts.total,
+        ),
+        headers=models.resolve_headers(endpoint.headers),
+        api_key=endpoint.api_key.resolve() if endpoint.api_key else None,
+        ca=endpoint.ca,
+        insecure=endpoint.insecure,
+        pod_header=endpoint.pod_header,
+        fixed_length=probe.fixed_length,
+        record_chunks=probe.record_chunks,
+        seed=seed,
+        terminal_event=terminal.event if terminal else None,
+        terminal_data=terminal.data if terminal else None,
+    )
+
+
+def describe(probe: models.Probe, spec: ProbeSpec, warm_streams: int) -> manifest.Probe:
+    """What the manifest keeps of a probe."""
+    return manifest.Probe(
+        name=probe.name,
+        dialect=spec.dialect,
+        stream=spec.streams,
+        shapes=[shape.name for shape in spec.shapes],
+        slo=probe.slo.model_dump(exclude_none=True),
+        warm_streams=warm_streams,
+        concurrency=spec.concurrency,
+        pod_header=spec.pod_header,
+    )
+
+
+def overrides_of(step: models.ProbeOnce) -> Overrides:
+    return Overrides(
+        prompt=step.prompt,
+        messages=_messages(step.messages),
+        max_tokens=step.max_tokens,
+        body=step.body or None,
+    )
+
+
+def _kind(probe: models.Probe) -> tuple[DialectName, str | None, str | None]:
+    if probe.openai:
+        return probe.openai.api, None, None
+    if probe.sse:
+        return "sse", probe.sse.method, probe.sse.path
+    assert probe.http is not None  # the model sees to it that there is one of the three
+    return "http", probe.http.method, probe.http.path
+
+
+def _shapes(probe: models.Probe) -> tuple[Shape, ...]:
+    if probe.openai is None:
+        plain = probe.sse or probe.http
+        assert plain is not None
+        return (Shape(body=plain.body),)
+    base = probe.openai
+    extra = {"temperature": base.temperature, "ignore_eos": base.ignore_eos, "min_tokens": base.min_tokens}
+    body = {key: value for key, value in extra.items() if value is not None} | base.body
+    if not probe.mix:
+        return (
+            Shape(prompt=base.prompt, messages=_messages(base.messages), max_tokens=base.max_tokens, body=body or None),
+        )
+    made = []
+    for shape in probe.mix:
+        own_text = shape.prompt is not None or shape.messages is not None
+        least = {} if shape.min_tokens is None else {"min_tokens": shape.min_tokens}
+        made.append(
+            Shape(
+                name=shape.name,
+                weight=shape.weight,
+                prompt=shape.prompt if own_text else base.prompt,
+                messages=_messages(shape.messages if own_text else base.messages),
+                max_tokens=shape.max_tokens or base.max_tokens,
+                body=(body | least | shape.body) or None,
+            )
+        )
+    return tuple(made)
+
+
+def _messages(messages: list[models.Message] | None) -> tuple[dict[str, object], ...] | None:
+    return None if messages is None else tuple(message.model_dump() for message in messages)
