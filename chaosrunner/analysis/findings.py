@@ -116,6 +116,7 @@ def _budgets(picture: Picture) -> Iterator[Finding]:
 
 
 def _evictions(picture: Picture) -> Iterator[Finding]:
+    blocked: dict[str, list[Call]] = {}
     for call in picture.observations.actions.calls:
         result = call.result
         name = call.sent.target.name
@@ -133,8 +134,12 @@ def _evictions(picture: Picture) -> Iterator[Finding]:
             text = f"the 429 for {name} is our own doing: our failed eviction of {holder} holds the budget"
             yield _finding("self_inflicted_429", "info", text, [*call.rows, *call.held_by.rows])
         elif result.answer == "blocked_by_budget" and result.expected is False:
-            pdbs = ", ".join(sorted(call.pdbs)) or "its budget"
-            yield _finding("blocked_by_budget", "warning", f"{pdbs} did not allow the eviction of {name}", call.rows)
+            blocked.setdefault(name, []).append(call)
+    for name, calls in blocked.items():
+        pdbs = ", ".join(sorted(set().union(*(call.pdbs for call in calls)))) or "its budget"
+        when = f"{len(calls)} times, {calls[0].at:.1f} to {calls[-1].at:.1f} s"
+        text = f"{pdbs} did not allow the eviction of {name} ({when})"
+        yield _finding("blocked_by_budget", "warning", text, [row for call in calls for row in call.rows])
 
 
 def _held(call: Call) -> Finding:

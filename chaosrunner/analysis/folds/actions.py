@@ -45,7 +45,7 @@ class Call:
 
     @property
     def rows(self) -> list[int]:
-        return [self.sent.id] + ([self.answered.id] if self.answered else [])
+        return [self.sent.id] + ([self.answered.id] if self.answered and self.answered is not self.sent else [])
 
     @property
     def change(self) -> bool:
@@ -56,12 +56,12 @@ class Call:
     def disrupts(self) -> bool:
         """Whether it took a Pod away that was not leaving already.
 
-        A call whose answer was never recorded counts where the Pod was seen to go after it.
+        A call whose answer never came counts where the Pod was seen to go after it.
         """
         if self.sent.action not in TAKES_POD or not self.change or self.pod_terminating:
             return False
-        if self.answered is not None:
-            return self.answered.ok is True and self.answered.answer != "already_terminating"
+        if self.result.ok is not None:
+            return self.result.answer != "already_terminating"
         deletion = None if self.pod is None else self.pod.deletion
         return deletion is not None and deletion.at >= self.at
 
@@ -79,14 +79,16 @@ class Actions:
         self._by_call: dict[int, Call] = {}
 
     def feed(self, row: Action) -> None:
-        if row.event == "sent":
+        call = self._by_call.get(row.call)
+        if call is None:
+            # A call that was answered without being sent (its Pod was found to be gone) has one row only.
             call = Call(row, ready_endpoints=self._endpoints.ready, ready_keys=self._endpoints.ready_keys)
             self._target(call)
             self.calls.append(call)
             self._by_call[row.call] = call
-        elif (known := self._by_call.get(row.call)) is not None:
-            known.answered = row
-            self._inflicted(known)
+        if row.event == "answered":
+            call.answered = row
+            self._inflicted(call)
 
     def _target(self, call: Call) -> None:
         target = call.sent.target

@@ -148,7 +148,7 @@ class Pods:
         What a list shows, or the first change of a Pod that was there before, happened before it was seen.
         """
         precise, low, high = True, row.at, row.at
-        if row.seen in ("RELISTED", "VANISHED"):
+        if row.seen in ("RELISTED", "VANISHED") or row.gap is not None:
             precise, low = False, self._watches.begin_of(row.gap, row.at)
         elif row.seen == "LISTED" or (row.seen == "MODIFIED" and state.first_row == row.id):
             precise, low = False, float("-inf")
