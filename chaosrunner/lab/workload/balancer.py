@@ -83,6 +83,9 @@ class Balancer:
             pool = everyone
         elif not pool and self._panic == "serving":
             pool = [upstream for upstream in everyone if upstream.endpoint.serving]
+        if not tried:
+            # A retry does not use up a turn: with two endpoints every request would begin at the same one.
+            self._turn += 1
         pool = [upstream for upstream in pool if upstream.endpoint.key not in tried]
         return self._choose(pool) if pool else None
 
@@ -91,7 +94,6 @@ class Balancer:
         return min(two, key=lambda upstream: upstream.in_flight)
 
     def _round_robin(self, pool: list[Upstream]) -> Upstream:
-        self._turn += 1
         return pool[self._turn % len(pool)]
 
     async def sweep(self, idle_timeout: float) -> None:

@@ -168,7 +168,7 @@ def tail(call: Call, number: int) -> list[Any]:
 )
 async def test_stream_ends_as_recorded_at_sigterm(tmp_path: Path, manner: list[str], name: str, frames: int) -> None:
     sent, want = recorded(f"{name}_stream0", "vllm_kill")
-    program = Program("model_server", tmp_path, ["--startup", "0", "--tokens-per-second", "500", *manner])
+    program = Program("model_server", tmp_path, ["--startup", "0", "--tokens-per-second", "1000", *manner])
     try:
         port = await program.listening()
         clients = [await Client.send(port, sent) for _ in range(3)]
