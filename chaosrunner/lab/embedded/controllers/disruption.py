@@ -25,8 +25,8 @@ DELETION_TIMEOUT = timedelta(minutes=2)
 
 _UNMANAGED = (
     "Pods selected by this PodDisruptionBudget (selector: {}) were found to be unmanaged. As a result, the status of "
-    "the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods please set "
-    '".spec.minAvailable" field of the PDB to an integer value.'
+    "the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods please "
+    'set ".spec.minAvailable" field of the PDB to an integer value.'
 )
 
 
