@@ -20,6 +20,7 @@ from pathlib import Path
 from random import Random
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import structlog
 
@@ -200,6 +201,10 @@ class _Run:
         self.conditions = Conditions(self.live, clock)
         self.supervisor = Supervisor(self._aborting)
         self.lost = False
+        self.bug: Exception | None = None
+        self.observed = anyio.Event()
+        self.stop = anyio.Event()
+        """No request starts after this."""
         self.probes_done: list[anyio.Event] = []
         connection = Connection(
             kubeconfig=cluster.config.kubeconfig,
@@ -289,49 +294,53 @@ class _Run:
         self.emit(rows.Run(at=self.clock.now(), event="started"))
         self.relay.attach(self.emit)
         log.info("run", id=self.run, folder=str(self.folder))
-        stop = anyio.Event()
         try:
             async with anyio.create_task_group() as background:
-                await self._start(background, stop)
-                await self._steps()
+                self._watch(background)
+                await self._guarded("steps", partial(self._steps, background))
+                self.supervisor.close()
                 with anyio.CancelScope(shield=True):
                     await self._undo()
                     self.emit(rows.Run(at=self.clock.now(), event="draining"))
-                    await self._drain(stop)
+                    await self._drain()
                 background.cancel_scope.cancel()
         finally:
             self.journal.close()
         self.emit(rows.Run(at=self.clock.now(), event="ended", reason=self.supervisor.reason))
         self.relay.attach(None)
-        return self._close()
+        finished = self._close()
+        if self.bug is not None:
+            raise self.bug
+        return finished
 
-    async def _start(self, background: anyio.abc.TaskGroup, stop: anyio.Event) -> None:
-        """Observers first, so that what the probes and faults cause is seen; then the probes."""
+    async def _guarded(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
+        """Runs a part of the run. A bug in it aborts the run, which is still undone, drained and analysed."""
+        try:
+            await task()
+        except Exception as error:
+            log.exception("bug", part=name)
+            self.bug = self.bug or error
+            self.supervisor.abort(f"a bug in chaosrunner: {name}: {error!r}")
+
+    def _watch(self, background: anyio.abc.TaskGroup) -> None:
+        """Starts all that goes on beside the steps; observers first, so that what the probes cause is seen."""
         supervisor = self.supervisor
+        tasks: dict[str, Callable[[], Awaitable[None]]] = {
+            "observers": partial(observe, self.cluster, self._scope(), self.emit, ready=self.observed),
+            "deadline": partial(supervisor.watch_deadline, self.bound.drill.limits.deadline),
+            "stop file": partial(supervisor.watch_stop_file, self.folder / "stop"),
+            "lease": self._keep_lease,
+            "clock": self._sample_clock,
+            "self check": partial(self_check, self.emit, self.clock),
+        }
         if self.options.signals:
-            background.start_soon(supervisor.watch_signals)
-        background.start_soon(supervisor.watch_deadline, self.bound.drill.limits.deadline)
-        background.start_soon(supervisor.watch_stop_file, self.folder / "stop")
+            tasks["signals"] = supervisor.watch_signals
         if self.options.stop_file:
-            background.start_soon(supervisor.watch_stop_file, self.options.stop_file)
-        background.start_soon(self._keep_lease)
-        background.start_soon(self._sample_clock)
-        background.start_soon(partial(self_check, self.emit, self.clock))
-        seen = anyio.Event()
-        background.start_soon(partial(observe, self.cluster, self._scope(), self.emit, ready=seen))
-        with supervisor.steps, anyio.move_on_after(OBSERVERS_LIMIT) as limit:
-            await seen.wait()
-        if limit.cancelled_caught:
-            supervisor.abort(f"the first lists did not come within {OBSERVERS_LIMIT:g} s")
-        self.probes_done = [anyio.Event() for _ in self.specs]
-        if supervisor.reason is None:
-            for spec, done in zip(self.specs.values(), self.probes_done, strict=True):
-                background.start_soon(self._probe, spec, stop, done)
-        else:
-            for done in self.probes_done:
-                done.set()
+            tasks["stop file of the caller"] = partial(supervisor.watch_stop_file, self.options.stop_file)
+        for name, task in tasks.items():
+            background.start_soon(self._guarded, name, task)
 
-    async def _steps(self) -> None:
+    async def _steps(self, background: anyio.abc.TaskGroup) -> None:
         stage = Stage(
             steps=self.bound.playbook.steps,
             plan=self.plan,
@@ -346,12 +355,20 @@ class _Run:
         )
         abort = self.bound.playbook.abort
         with self.supervisor.steps:
+            with anyio.move_on_after(OBSERVERS_LIMIT):
+                await self.observed.wait()
+            if not self.observed.is_set():
+                self.supervisor.abort(f"the first lists did not come within {OBSERVERS_LIMIT:g} s")
+            await anyio.lowlevel.checkpoint()  # an abort so far ends the steps here, before any traffic
+            for spec in self.specs.values():
+                done = anyio.Event()
+                self.probes_done.append(done)
+                background.start_soon(self._probe, spec, done)
             async with anyio.create_task_group() as group:
                 if abort is not None:
                     group.start_soon(self._abort_when, abort, stage.baseline_done)
                 await stage.run()
                 group.cancel_scope.cancel()
-        self.supervisor.close()
 
     async def _abort_when(self, expression: Expression, baseline: anyio.Event) -> None:
         await baseline.wait()
@@ -361,15 +378,22 @@ class _Run:
 
     async def _undo(self) -> None:
         """Puts back whatever the faults changed; each entry of the journal is tried."""
-        with anyio.move_on_after(UNDO_LIMIT):
+
+        async def undo() -> None:
             for undone in await undo_all(self.cluster, self.journal, self.emit):
                 if not undone.ok:
                     log.error("undo failed", target=undone.target.name, detail=undone.detail, command=undone.command)
 
-    async def _probe(self, spec: ProbeSpec, stop: anyio.Event, done: anyio.Event) -> None:
+        with anyio.move_on_after(UNDO_LIMIT):
+            await self._guarded("undo", undo)
+        for entry in self.journal.open():
+            if self.journal.state(entry) != "undo_failed":
+                await self.journal.mark(entry, "undo_failed", f"not undone within {UNDO_LIMIT:g} s")
+
+    async def _probe(self, spec: ProbeSpec, done: anyio.Event) -> None:
         try:
-            await run_probe(spec, self.emit, self.clock, stop)
-            if not stop.is_set():
+            await run_probe(spec, self.emit, self.clock, self.stop)
+            if not self.stop.is_set():
                 self.supervisor.abort(f"probe {spec.name} ended by itself")
         except Exception as error:  # a probe that dies must not take undo and analysis with it
             log.exception("probe died", probe=spec.name)
@@ -377,9 +401,9 @@ class _Run:
         finally:
             done.set()
 
-    async def _drain(self, stop: anyio.Event) -> None:
+    async def _drain(self) -> None:
         """Lets requests in flight end. A second signal does not wait for them."""
-        stop.set()
+        self.stop.set()
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_hurry, group.cancel_scope)
             for done in self.probes_done:
@@ -423,15 +447,17 @@ class _Run:
         )
 
     def _close(self) -> Finished:
-        if self.options.finish:
-            self.options.finish(self.folder)
-        recording = Recording.open(self.folder)
-        facts = analyse(recording, AnalysisContext.of(recording.manifest))
-        (self.folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
-        self.writer.manifest.ended = self.clock.now()
-        self.writer.manifest.verdict = facts.verdict
-        self.writer.manifest.exit_code = facts.exit_code
-        self.writer.close()
+        try:
+            if self.options.finish:
+                self.options.finish(self.folder)
+            recording = Recording.open(self.folder)
+            facts = analyse(recording, AnalysisContext.of(recording.manifest))
+            (self.folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+            self.writer.manifest.verdict = facts.verdict
+            self.writer.manifest.exit_code = facts.exit_code
+        finally:
+            self.writer.manifest.ended = self.clock.now()
+            self.writer.close()
         return Finished(self.folder, facts)
 
 

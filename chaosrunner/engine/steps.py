@@ -254,7 +254,7 @@ class Stage:
                 reason=reason,
             )
         )
-        log.info("step", step=step.title, event=event, result=result, reason=reason)
+        log.info(f"step {event}", step=step.title, result=result, reason=reason)
 
 
 def _expectation(expect: models.OnceExpect) -> str:
