@@ -363,17 +363,21 @@ _SLIPS: Final = {"&&": "and", "&": "and", "||": "or", "|": "or", "!": "not", "="
 _KEYWORDS: Final = frozenset({"and", "or", "not", "true", "false"})
 _OR, _AND, _NOT = 1, 2, 3
 _DEEPEST: Final = 50
+_LONGEST: Final = 4000
 
 
 def parse(text: str) -> Expression:
     """Parse an expression; raises `ExpressionError`."""
+    if len(text) > _LONGEST:
+        raise ExpressionError(f"longer than {_LONGEST} characters", _LONGEST)
     return _Parser(text).parse()
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """`did you mean "..."?`, or nothing when no known word is near."""
-    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"?' if near else ""
+    spelled = {name.casefold(): name for name in known}
+    near = get_close_matches(word.casefold(), spelled, n=1, cutoff=0.6)
+    return f'did you mean "{spelled[near[0]]}"?' if near else ""
 
 
 class _Parser:

@@ -62,6 +62,10 @@ def schema(kind: Literal["playbook", "drill"]) -> dict[str, Any]:
 def _exactly_one(definition: dict[str, Any], model: type[BaseModel], names: tuple[str, ...]) -> None:
     keys = [model.model_fields[name].alias or name for name in names]
     definition["oneOf"] = [{"required": [key]} for key in keys]
+    for key in keys if model is not Step else ():  # `- uncordon:` is a step with all defaults, `openai:` is no probe
+        field = definition["properties"][key]
+        field["anyOf"] = [option for option in field["anyOf"] if option != {"type": "null"}]
+        del field["default"]
 
 
 def _with_references(node: Any) -> Any:

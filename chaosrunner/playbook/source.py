@@ -23,7 +23,8 @@ Keys = tuple[str | int, ...]
 
 LARGEST_FILE = 1_000_000
 """Bytes."""
-_MOST_NODES = 100_000
+_MOST_NODES = 50_000
+_DEEPEST = 50
 _LARGEST_INT = 2**53
 _TAG = "tag:yaml.org,2002:"
 
@@ -105,6 +106,18 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's parser with the scalars of YAML 1.2."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own shape)
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose as PyYAML does, which recurses, but not deeper than any file of ours needs."""
+        if self.depth >= _DEEPEST:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "nested too deeply", mark)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
 
 
 for _kind, _pattern, _first in (
@@ -158,10 +171,7 @@ def _compose(document: Document) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         before = document.text[: error.position]
         place = Place(before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1)
-        document.report(place, f"no YAML: character {error.character!r} is not allowed")
-        return None
-    except RecursionError:
-        document.report(Place(1, 1), "nested too deeply")
+        document.report(place, f"no YAML: character U+{int(error.character):04X} is not allowed")
         return None
     if not roots:
         document.report(Place(1, 1), "the file is empty")
@@ -212,6 +222,8 @@ class _Conversion:
             return None
         self.open.append(node)
         try:
+            if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+                self.document.report(_place(node), f"tag {node.tag} is not supported")
             if isinstance(node, yaml.SequenceNode):
                 return [self.convert(item, (*keys, index)) for index, item in enumerate(node.value)]
             return self.mapping(node, keys)
@@ -219,8 +231,6 @@ class _Conversion:
             self.open.pop()
 
     def mapping(self, node: yaml.Node, keys: Keys) -> dict[str, Any]:
-        if node.tag != f"{_TAG}map":
-            self.document.report(_place(node), f"tag {node.tag} is not supported")
         result: dict[str, Any] = {}
         for key, value in self.pairs(node):
             path = (*keys, key.value)

@@ -29,6 +29,8 @@ _FORMS = {
     "controller": "like deployment/chat",
     "path": "begin with /, no spaces",
     "env": "letters, digits and _ only",
+    "parameters": "letters, digits and _ only",
+    "headers": "no spaces, no colon",
 }
 _OLD_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false", "y": "true", "n": "false"}
 
@@ -69,7 +71,8 @@ def _report(
             if "column" in context and keys not in used:
                 place = document.inside(keys, context["column"])
         case _:
-            message, hint = _worded(kind, context, error["msg"], _value(data, keys), error["loc"])
+            value = keys[-1] if of_key else _value(data, keys)
+            message, hint = _worded(kind, context, error["msg"], value, error["loc"])
     if keys in used:
         message += f" (the value comes from {', '.join('${' + name + '}' for name in used[keys])})"
     document.report(place, message, hint)
