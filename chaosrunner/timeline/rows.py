@@ -232,7 +232,8 @@ class Observed(Base):
     """resourceVersion; opaque but for equality."""
     namespace: str | None = None
     gap: int | None = None
-    """Id of the `watch` row that opened the gap in which this happened; only with RELISTED and VANISHED."""
+    """Id of the `watch` row that opened the gap in which this may have happened: with RELISTED and VANISHED, and with
+    watch events that the server had kept back and delivered when the watch was resumed."""
 
 
 class Condition(msgspec.Struct, kw_only=True, omit_defaults=True):
