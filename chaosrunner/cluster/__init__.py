@@ -5,7 +5,6 @@ from chaosrunner.cluster.config import ClusterConfig
 from chaosrunner.cluster.resources import Resource
 from chaosrunner.cluster.session import (
     JSON_PATCH,
-    MERGE_PATCH,
     Answer,
     ApiError,
     Cluster,
@@ -17,7 +16,6 @@ from chaosrunner.cluster.session import (
 
 __all__ = [
     "JSON_PATCH",
-    "MERGE_PATCH",
     "Answer",
     "ApiError",
     "Cluster",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from chaosrunner.cluster.answers import classify, meets
-from chaosrunner.cluster.resources import EVENTS, NODES, PODS, Resource, meta
-from chaosrunner.cluster.session import JSON_PATCH, MERGE_PATCH, Answer, Cluster, Unreachable
+from chaosrunner.cluster.resources import EVENTS, PODS, meta
+from chaosrunner.cluster.session import Answer, Cluster, Unreachable
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.writer import Emit
 
@@ -131,94 +130,6 @@ async def delete_pod(
     path = PODS.path(meta(pod)["namespace"], meta(pod)["name"])
     return await change(
         cluster, emit, "delete_pod", target_of(pod), "DELETE", path, options, step=step, dry_run=dry_run, expect=expect
-    )
-
-
-async def patch_node(
-    cluster: Cluster,
-    node: dict[str, Any],
-    operations: Sequence[dict[str, Any]],
-    *,
-    action: str,
-    emit: Emit,
-    step: int | None = None,
-    dry_run: bool = False,
-    undo: bool = False,
-) -> Answer:
-    """Send a JSON Patch to a node. A `test` operation that does not hold fails the whole patch with 422."""
-    return await change(
-        cluster,
-        emit,
-        action,
-        target_of(node, "Node"),
-        "PATCH",
-        NODES.path(name=meta(node)["name"]),
-        list(operations),
-        content_type=JSON_PATCH,
-        query={"dryRun": "All"} if dry_run else None,
-        step=step,
-        dry_run=dry_run,
-        undo=undo,
-    )
-
-
-def schedulable_patch(node: dict[str, Any], unschedulable: bool, annotations: dict[str, str | None]) -> list[Any]:
-    """JSON Patch that cordons or uncordons `node` as it was read, and sets (or, with None, removes) annotations.
-
-    Its `test` operations fail the patch if the UID, the mark or one of these annotations is no longer what was read.
-    """
-    metadata, before = meta(node), (node.get("spec") or {}).get("unschedulable")
-    existing: dict[str, str] | None = metadata.get("annotations")
-    patch: list[dict[str, Any]] = [
-        {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
-        {"op": "test", "path": "/spec/unschedulable", "value": before},
-    ]
-    if existing is None:
-        patch += [{"op": "test", "path": "/metadata/annotations", "value": None}]
-        patch += [{"op": "add", "path": "/metadata/annotations", "value": {}}]
-    for key, value in annotations.items():
-        path = "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
-        if existing is not None:
-            patch.append({"op": "test", "path": path, "value": existing.get(key)})
-        if value is not None:
-            patch.append({"op": "add", "path": path, "value": value})
-        elif existing and key in existing:
-            patch.append({"op": "remove", "path": path})
-    if unschedulable:
-        patch.append({"op": "add", "path": "/spec/unschedulable", "value": True})
-    elif before is not None:
-        patch.append({"op": "remove", "path": "/spec/unschedulable"})
-    return patch
-
-
-async def patch_object(
-    cluster: Cluster,
-    resource: Resource,
-    obj: dict[str, Any],
-    body: Any,
-    *,
-    action: str,
-    emit: Emit,
-    content_type: str = MERGE_PATCH,
-    step: int | None = None,
-    dry_run: bool = False,
-    undo: bool = False,
-) -> Answer:
-    """Patch any object, with its rows."""
-    path = resource.path(meta(obj).get("namespace"), meta(obj)["name"])
-    return await change(
-        cluster,
-        emit,
-        action,
-        target_of(obj, resource.kind),
-        "PATCH",
-        path,
-        body,
-        content_type=content_type,
-        query={"dryRun": "All"} if dry_run else None,
-        step=step,
-        dry_run=dry_run,
-        undo=undo,
     )
 
 

@@ -34,9 +34,6 @@ against itself. forbidden: not authenticated or not authorised. unreachable: no 
 
 CLASSES: frozenset[str] = frozenset(get_args(EvictionClass))
 
-PERMANENT: frozenset[EvictionClass] = frozenset({"multiple_budgets", "forbidden", "bad_request", "not_found"})
-"""Asking again later gives the same answer."""
-
 _BUDGET = re.compile(r"The disruption budget (\S+) (?:needs|is still|does not)")
 
 

@@ -214,11 +214,6 @@ def predict(pods: Iterable[Object], pdbs: Sequence[Object]) -> list[Predicted]:
     return [budgets.predict(pod) for pod in pods]
 
 
-def not_enforced(predicted: Predicted, answer: EvictionClass) -> bool:
-    """The server evicted a Pod although its budget said no (kubernetes/kubernetes#119731: an empty selector)."""
-    return predicted.answer == "blocked_by_budget" and answer == "accepted"
-
-
 # --- before the drill -------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,6 @@ PODS = Resource("", "v1", "pods", "Pod")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 SERVICES = Resource("", "v1", "services", "Service")
 EVENTS = Resource("", "v1", "events", "Event")
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 PDBS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
@@ -54,7 +53,7 @@ ACCESS_REVIEWS = Resource(
 KNOWN = {
     (resource.api_version, resource.kind): resource
     for resource in (
-        PODS, NODES, SERVICES, EVENTS, NAMESPACES, ENDPOINT_SLICES, PDBS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS,
+        PODS, NODES, SERVICES, EVENTS, ENDPOINT_SLICES, PDBS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS,
         DAEMON_SETS, JOBS, LEASES,
     )
 }  # fmt: skip

@@ -36,7 +36,6 @@ log = structlog.get_logger()
 PAGE = 500
 """Items asked for in one page of a list, as kubectl does."""
 
-MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
 Cause = Literal["dns", "refused", "connect", "tls", "proxy", "timeout", "closed"]
@@ -331,29 +330,12 @@ class Cluster:
                 return Listing(items=items, version=version, received=answer.received)
             page["continue"] = metadata["continue"]
 
-    async def create(
-        self, resource: Resource, body: dict[str, Any], namespace: str | None = None, *, dry_run: bool = False
-    ) -> Answer:
-        return await self.request("POST", resource.path(namespace), query=_dry(dry_run), body=body)
+    async def create(self, resource: Resource, body: dict[str, Any], namespace: str | None = None) -> Answer:
+        return await self.request("POST", resource.path(namespace), body=body)
 
     async def replace(self, resource: Resource, body: dict[str, Any], namespace: str | None = None) -> Answer:
         """PUT; with a resourceVersion in the body it fails with 409 if somebody was faster."""
         return await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body)
-
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        body: Any,
-        namespace: str | None = None,
-        *,
-        content_type: str = MERGE_PATCH,
-        dry_run: bool = False,
-    ) -> Answer:
-        """Merge patch by default; a list of operations wants `JSON_PATCH`."""
-        return await self.request(
-            "PATCH", resource.path(namespace, name), query=_dry(dry_run), body=body, content_type=content_type
-        )
 
     async def delete(
         self,
@@ -424,10 +406,6 @@ def delete_options(
     if dry_run:
         options["dryRun"] = ["All"]
     return options
-
-
-def _dry(dry_run: bool) -> dict[str, str] | None:
-    return {"dryRun": "All"} if dry_run else None
 
 
 def _answer(status: int, headers: Mapping[str, str], raw: bytes, sent: float, received: float) -> Answer:

@@ -13,7 +13,6 @@ from chaosrunner.cluster.budget import (
     assess,
     desired_healthy,
     matches,
-    not_enforced,
     predict,
     risks,
     scaled,
@@ -114,14 +113,12 @@ def test_selector_that_also_matches_a_job() -> None:
     assert (verdict.verdict, verdict.culprits, verdict.blocks) == ("pdb_sync_failed", ("warm-1",), True)
 
 
-def test_empty_selector_that_the_server_does_not_enforce() -> None:
+def test_empty_selector_matches_every_pod_of_its_namespace() -> None:
     # kubernetes/kubernetes#119731, #119732
     pdb = make_pdb("all", {"selector": {}, "minAvailable": 1}, disruptionsAllowed=0, expectedPods=1, currentHealthy=1,
                    desiredHealthy=1)  # fmt: skip
     (predicted,) = predict([make_pod("chat-a")], [pdb])
-    assert predicted.answer == "blocked_by_budget"
-    assert not_enforced(predicted, "accepted")
-    assert not not_enforced(predicted, "blocked_by_budget")
+    assert (predicted.answer, predicted.pdbs) == ("blocked_by_budget", ("all",))
 
 
 def test_selector_with_a_typo_protects_nothing_and_blocks_nothing() -> None:
