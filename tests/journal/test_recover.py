@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from chaosrunner.faults.cordon import Cordon
@@ -36,6 +37,13 @@ async def killed(process: subprocess.Popen[str]) -> None:
     assert await anyio.to_thread.run_sync(process.wait) == -signal.SIGKILL
     if process.stdout:
         process.stdout.close()
+
+
+async def died(world: World, nodes: list[rows.Target], run: str = "run-1") -> None:
+    """A run that cordoned `nodes`, whose process is no more (by its journal's word; nothing was killed)."""
+    context = world.context(run)
+    context.journal._owner = msgspec.structs.replace(process.current(), started="long ago")
+    await Cordon(nodes).apply(context)
 
 
 def journals(world: World) -> list[Path]:
@@ -92,7 +100,7 @@ async def test_a_process_killed_while_the_answer_is_on_its_way_is_recovered(tmp_
 async def test_what_somebody_changed_in_between_is_kept(tmp_path: Path) -> None:
     async with running(tmp_path) as world:
         nodes = [world.node(name) for name in ("n1", "n2", "n3")]
-        await killed(start(world, nodes, "after-all"))
+        await died(world, nodes)
         world.schedule("n1", False)  # an operator brought it back
         world.store.mutate("nodes", "n2", None, lambda node: node["metadata"]["annotations"].pop(fields.ANNOTATION))
 
@@ -138,8 +146,8 @@ async def test_a_live_run_is_left_alone(tmp_path: Path) -> None:
 async def test_one_cluster_that_cannot_be_reached_does_not_keep_the_others_from_being_undone(tmp_path: Path) -> None:
     async with running(tmp_path) as world:
         n1, n2 = world.node("n1"), world.node("n2")
-        await killed(start(world, [n1], "after-all", run="a"))
-        await killed(start(world, [n2], "after-all", run="b"))
+        await died(world, [n1], run="a")
+        await died(world, [n2], run="b")
         lost = journals(world)[1]
         text = lost.read_text()
         assert world.connection.kubeconfig is not None
@@ -160,7 +168,7 @@ async def test_one_cluster_that_cannot_be_reached_does_not_keep_the_others_from_
 async def test_a_node_that_is_gone_or_made_anew_is_undone_by_removal(tmp_path: Path) -> None:
     # chaos-mesh/chaos-mesh#4827, #2449: a vanished target is no failed undo.
     async with running(tmp_path) as world:
-        await killed(start(world, [world.node("n1"), world.node("n2")], "after-all"))
+        await died(world, [world.node("n1"), world.node("n2")])
         world.store.delete("nodes", "n1")
         world.store.delete("nodes", "n2")
         world.node("n2", unschedulable=True)
@@ -173,7 +181,7 @@ async def test_a_node_that_is_gone_or_made_anew_is_undone_by_removal(tmp_path: P
 @pytest.mark.anyio
 async def test_the_annotation_is_enough_where_the_journal_is_lost(tmp_path: Path) -> None:
     async with running(tmp_path) as world:
-        await killed(start(world, [world.node("n1"), world.node("n2")], "after-all"))
+        await died(world, [world.node("n1"), world.node("n2")])
         known = {entry.entry for entry in journal.open_entries(journals(world)[0])}
         found = await annotated(world.cluster, world.connection)
         assert {e.entry for e in found} == known
@@ -192,7 +200,7 @@ async def test_a_run_on_another_host_is_left_alone_unless_somebody_knows_that_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as world:
-        await killed(start(world, [world.node("n1")], "after-all"))
+        await died(world, [world.node("n1")])
         elsewhere = process.current().host + "-elsewhere"
         monkeypatch.setattr(process.socket, "gethostname", lambda: elsewhere)
         (left,) = await recover(journals(world), opener)
