@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import pytest
@@ -59,7 +59,8 @@ class Client:
                 return Answer(response.status, response.headers, text)
 
 
-Serve = Callable[[Store], Awaitable[Client]]
+class Serve(Protocol):
+    async def __call__(self, store: Store, **options: Any) -> Client: ...
 
 
 @pytest.fixture
