@@ -6,9 +6,19 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+)
 from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -251,3 +261,12 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])
 """A name: letters, digits, `-`, `_` and `.`."""
 
 Text = Annotated[str, Field(min_length=1)]
+
+
+def _beside(path: str, info: ValidationInfo) -> str:
+    folder: Path = (info.context or {}).get("folder", Path())
+    return str(folder / Path(path).expanduser())
+
+
+FilePath = Annotated[str, Field(min_length=1), AfterValidator(_beside)]
+"""Path of a file; a relative one is relative to the folder of the file that names it."""

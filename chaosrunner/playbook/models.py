@@ -16,6 +16,7 @@ from pydantic.json_schema import WithJsonSchema
 
 from chaosrunner.playbook.base import (
     Duration,
+    FilePath,
     Model,
     Name,
     Percent,
@@ -702,8 +703,8 @@ class Endpoint(Model):
     """Sent as `Authorization: Bearer ...`."""
     headers: Headers = Field(default_factory=dict)
     """More request headers."""
-    ca: Text | None = None
-    """File of CA certificates to trust instead of the system's."""
+    ca: FilePath | None = None
+    """File of CA certificates to trust instead of the system's; relative to the drill's file."""
     insecure: bool = False
     """Do not verify the server's certificate."""
     model: Text | None = None
@@ -727,8 +728,8 @@ class Prometheus(Model):
     """Request headers."""
     rules: bool = True
     """Ask /api/v1/rules too, which tells rules that could not be evaluated from alerts that are not firing."""
-    ca: Text | None = None
-    """File of CA certificates to trust instead of the system's."""
+    ca: FilePath | None = None
+    """File of CA certificates to trust instead of the system's; relative to the drill's file."""
     insecure: bool = False
     """Do not verify the server's certificate."""
 

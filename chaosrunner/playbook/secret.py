@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from chaosrunner.errors import UserError
-from chaosrunner.playbook.base import Model, mistake
+from chaosrunner.playbook.base import FilePath, Model, mistake
 
 _REVEALING = re.compile(r"authorization|cookie|key|token|secret|password|credential", re.IGNORECASE)
 
@@ -28,7 +28,7 @@ class Secret(Model):
 
     env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """Environment variable that holds it."""
-    file: str | None = Field(default=None, min_length=1)
+    file: FilePath | None = None
     """File that holds it, read anew each time it is needed (tokens are rotated); relative to the file that names it."""
     value: SecretStr | None = None
     """The credential itself; recordings and reports show it redacted, but the file still tells it."""
@@ -41,14 +41,6 @@ class Secret(Model):
                 "expected a reference to a credential, not the credential", "write {env: NAME} or {file: PATH}"
             )
         return data
-
-    @field_validator("file")
-    @classmethod
-    def _beside_the_drill(cls, file: str | None, info: ValidationInfo) -> str | None:
-        if file is None:
-            return None
-        folder: Path = (info.context or {}).get("folder", Path())
-        return str(folder / Path(file).expanduser())
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Secret:

@@ -62,13 +62,14 @@ def test_the_kept_sources_show_no_credential_and_files_are_beside_the_drill(tmp_
         (
             "endpoint: {",
             "endpoint: {api_key: {value: s3cret-1}, headers: {Authorization: 'Bearer s3cret-2', "
-            "x-a: {value: s3cret-3}, x-b: {file: token}, x-c: plain}, ",
+            "x-a: {value: s3cret-3}, x-b: {file: token}, x-c: plain}, ca: ca.pem, ",
         ),
     )
     bound = load_drill(write(tmp_path, drill=text))
     kept = json.dumps([bound.sources, bound.drill.model_dump(mode="json"), bound.parameters])
     assert "s3cret" not in kept
     assert "plain" in kept
+    assert bound.drill.endpoint.ca == str(tmp_path / "ca.pem")
     assert resolve_headers(bound.drill.endpoint.headers) == {
         "Authorization": "Bearer s3cret-2", "x-a": "s3cret-3", "x-b": "from-file", "x-c": "plain",
     }  # fmt: skip

@@ -49,7 +49,9 @@ def test_lab_drills_describe_a_lab_that_the_lab_understands(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAB_DRILLS)
 def test_every_duration_of_a_lab_drill_can_be_shortened(name: str) -> None:
-    given = {key: "2s" for key in ("baseline", "hold", "patience", "exposure") if key in load_drill(name).parameters}
+    given: dict[str, str] = {
+        key: "2s" for key in ("baseline", "hold", "patience", "exposure") if key in load_drill(name).parameters
+    }
     given |= {"lab.startup": "500ms", "lab.warmup.first_token": "100ms", "lab.warmup.standstill": "200ms"}
     bound = load_drill(name, given)
     assert bound.parameters["hold"] == 2.0
