@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -201,7 +202,7 @@ async def _confirm(display: Display, made: Plan) -> None:
     if made.refused:
         return  # the engine refuses, with the reasons
     render(err(), plan_headline(made), plan_sections(made))
-    if not click.get_text_stream("stdin").isatty():
+    if not sys.stdin.isatty():
         raise Refused("nobody is there to say yes: give --yes")
     with display.paused():
         if not click.confirm("Run this drill?", err=True):

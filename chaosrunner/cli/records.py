@@ -25,6 +25,9 @@ from chaosrunner.reports.sections import STYLES, Cell, Table, headline
 from chaosrunner.timeline import reader, rows
 from chaosrunner.timeline.outcomes import Outcome
 
+SAMPLES = {"clock", "skew", "prober"}
+"""Kinds that are shown only where they are asked for: they come every second and with every call."""
+
 KINDS = tuple(str(row.__struct_config__.tag) for row in rows.Row.__args__)
 
 
@@ -61,7 +64,9 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
 @click.argument("recording", default="latest")
 @timelines_option
 @output_option("text", "json")
-@click.option("--kind", "kinds", help=f"Only these kinds, with commas: {', '.join(KINDS)}.")
+@click.option(
+    "--kind", "kinds", help=f"Only these kinds, with commas: {', '.join(KINDS)}; all but the last three where absent."
+)
 @click.option("--from", "begin", type=float, help="Only rows from this second of the recording on.")
 @click.option("--to", "end", type=float, help="Only rows up to this second of the recording.")
 @click.option("--pod", help="Only rows that name this Pod (part of its name).")
@@ -92,11 +97,11 @@ def timeline(
     chaosrunner timeline latest --lost -o json
     """
     found = reader.resolve(timelines, recording)
-    wanted = _kinds(kinds)
+    wanted = _kinds(kinds) or set(KINDS) - SAMPLES
     pattern = _pattern(grep)
 
     def keep(row: rows.Row) -> bool:
-        if wanted and kind(row) not in wanted:
+        if kind(row) not in wanted:
             return False
         if (begin is not None and row.at < begin) or (end is not None and row.at > end):
             return False

@@ -34,7 +34,14 @@ def span(value: Span) -> str:
     return seconds(value.value)
 
 
-def milestone(value: Milestone, zero: float) -> str:
+def window(value: Milestone) -> str:
+    """The stretch in which it happened, where its owner's clock ticks in seconds."""
+    if value.low is None or value.high is None:
+        return UNKNOWN
+    return f"between {value.low:.2f} and {instant(value.high)}"
+
+
+def milestone(value: Milestone, zero: float = 0.0) -> str:
     """An instant relative to `zero`; the window alone where it fell into a watch gap."""
     if value.at is not None:
         return instant(value.at, zero)

@@ -15,6 +15,8 @@ def markdown(title: str, headline: Cell, sections: Sequence[Section]) -> str:
         if section.lines:
             parts.append("\n".join(f"- {_escape(line.text.strip())}" for line in section.lines))
         parts.extend(_table(table) for table in section.tables)
+        if section.notes:
+            parts.append("\n".join(f"- {_escape(note.text.strip())}" for note in section.notes))
     return "\n\n".join(parts) + "\n"
 
 

@@ -17,6 +17,7 @@ from chaosrunner.reports.format import (
     seconds,
     share,
     span,
+    window,
 )
 from chaosrunner.timeline.outcomes import SUCCESSES
 
@@ -58,9 +59,14 @@ class Section:
     title: str
     lines: list[Cell] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    notes: list[Cell] = field(default_factory=list)
+    """Lines below the tables."""
 
     def line(self, text: str, style: Style = "plain") -> None:
         self.lines.append(Cell(text, style))
+
+    def note(self, text: str, style: Style = "dim") -> None:
+        self.notes.append(Cell(text, style))
 
     @property
     def empty(self) -> bool:
@@ -196,7 +202,7 @@ def _lost(facts: Facts) -> Section:
     )
     more = len(facts.lost_requests) + facts.lost_omitted - len(table)
     if more:
-        section.line(f"and {more} more; the JSON report lists them", "dim")
+        section.note(f"and {more} more; the JSON report lists them")
     return section
 
 
@@ -243,11 +249,12 @@ def _recovery(facts: Facts) -> Section:
     section.tables.append(Table(columns, rows))
     for gone in facts.terminations:
         codes = ", ".join(f"{name} exit {code}" for name, code in gone.exit_codes.items())
-        section.line(
-            f"{gone.pod}: deletion requested {milestone(gone.requested, 0)}, grace {seconds(gone.grace)}, "
-            f"containers ended {milestone(gone.containers_terminated, 0)}{f' ({codes})' if codes else ''}, "
-            f"gone {milestone(gone.gone, 0)} ({row_ids(gone.evidence, 3)})"
-            + (f"; finalizers left: {', '.join(gone.finalizers)}" if gone.finalizers else "")
+        section.note(
+            f"{gone.pod}: deletion requested {window(gone.requested)}, grace {seconds(gone.grace)}, "
+            f"containers ended {milestone(gone.containers_terminated)}{f' ({codes})' if codes else ''}, "
+            f"gone {milestone(gone.gone)} ({row_ids(gone.evidence, 3)})"
+            + (f"; finalizers left: {', '.join(gone.finalizers)}" if gone.finalizers else ""),
+            "plain",
         )
     return section
 
@@ -282,7 +289,7 @@ def _evictions(facts: Facts) -> Section:
         )
         more = len(facts.evictions) - MOST_LISTED
         if more > 0:
-            section.line(f"and {more} more; the JSON report lists them", "dim")
+            section.note(f"and {more} more; the JSON report lists them")
     return section
 
 
@@ -360,7 +367,7 @@ def _latency(facts: Facts) -> Section:
             Table(("metric", "phase", "n", "p50", "p90", "p95", "p99", "max"), rows, frozenset(range(2, 8)))
         )
         if any(isinstance(cell, str) and cell.endswith("*") for row in rows for cell in row):
-            section.line("* too few requests for this percentile: it is the maximum", "dim")
+            section.note("* too few requests for this percentile: it is the maximum")
     return section
 
 

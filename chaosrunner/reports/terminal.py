@@ -11,6 +11,8 @@ from rich.text import Text
 
 from chaosrunner.reports.sections import Cell, Section, Table
 
+INDENT = (0, 0, 0, 2)
+
 COLOURS = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "dim": "dim"}
 
 
@@ -22,9 +24,11 @@ def render(console: Console, headline: Cell | None, sections: Sequence[Section])
         console.print()
         console.print(Text(section.title, style="bold"))
         for line in section.lines:
-            console.print(Padding(_text(line), (0, 0, 0, 2)))
+            console.print(Padding(_text(line), INDENT, expand=False))
         for table in section.tables:
-            console.print(Padding(_table(table), (0, 0, 0, 2)))
+            console.print(Padding(_table(table), INDENT, expand=False))
+        for note in section.notes:
+            console.print(Padding(_text(note), INDENT, expand=False))
 
 
 def print_table(console: Console, table: Table) -> None:
