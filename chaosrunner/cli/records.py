@@ -65,7 +65,9 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
 @timelines_option
 @output_option("text", "json")
 @click.option(
-    "--kind", "kinds", help=f"Only these kinds, with commas: {', '.join(KINDS)}; all but the last three where absent."
+    "--kind",
+    "kinds",
+    help=f"Only these kinds, with commas: {', '.join(KINDS)}; all but clock, skew and prober where absent.",
 )
 @click.option("--from", "begin", type=float, help="Only rows from this second of the recording on.")
 @click.option("--to", "end", type=float, help="Only rows up to this second of the recording.")

@@ -296,10 +296,10 @@ def _evictions(facts: Facts) -> Section:
 def _availability(facts: Facts) -> Section:
     section = Section("Availability")
     for title, windows in (("no ready endpoint", facts.zero_ready), ("outage seen by the probes", facts.outages)):
-        for window in windows:
+        for stretch in windows:
             section.line(
-                f"{title}: {seconds(window.seconds)} from {instant(window.begin)} to {instant(window.end)}"
-                f"{' (still so at the end)' if window.open else ''} ({row_ids(window.evidence)})",
+                f"{title}: {seconds(stretch.seconds)} from {instant(stretch.begin)} to {instant(stretch.end)}"
+                f"{' (still so at the end)' if stretch.open else ''} ({row_ids(stretch.evidence)})",
                 "bad",
             )
     if facts.endpoints_back is False:
