@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         "alert_source",
         "Evaluates alert rules each interval and serves /api/v1/{alerts,rules,query}, /-/healthy and /-/ready.",
     )
-    result.add_argument("--port", type=int, default=9090, help="port to listen on; 0 picks one (see the log)")
+    result.add_argument("--port", type=flags.whole, default=9090, help="port to listen on; 0 picks one (see the log)")
     result.add_argument("--interval", type=flags.duration, default=1.0, help="time between evaluations")
 
     rules = result.add_argument_group(

@@ -35,6 +35,11 @@ def count(text: str) -> int:
     return int(_bounded(int(text), text, above=0))
 
 
+def whole(text: str) -> int:
+    """A whole number, zero or more."""
+    return int(_bounded(int(text), text, above=-1))
+
+
 def share(text: str) -> float:
     """A share between 0 and 1; `5%` is 0.05."""
     value = float(text[:-1]) / 100 if text.endswith("%") else float(text)

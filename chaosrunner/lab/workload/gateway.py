@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     result = flags.parser(
         "gateway", "A streaming HTTP/1.1 gateway in front of one Service. Own pages: /gateway/healthz, /gateway/stats."
     )
-    result.add_argument("--port", type=int, default=8080, help="port to listen on; 0 picks one (see the log)")
+    result.add_argument("--port", type=flags.whole, default=8080, help="port to listen on; 0 picks one (see the log)")
 
     source = result.add_argument_group("endpoints")
     source.add_argument("--kubeconfig", required=True, metavar="FILE", help="kubeconfig of a plain-http API server")
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
         "--pod-header", default="x-served-by", help="response header that names the serving Pod; empty sends none"
     )
     routing.add_argument("--connect-timeout", type=flags.duration, default=10.0, help="longest connect to a Pod")
-    routing.add_argument("--retries", type=int, default=0, help="further endpoints tried when a connect fails")
+    routing.add_argument("--retries", type=flags.whole, default=0, help="further endpoints tried when a connect fails")
     routing.add_argument(
         "--request-timeout",
         type=flags.duration,

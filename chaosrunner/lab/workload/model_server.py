@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         "model_server", "An OpenAI-compatible model server that answers byte for byte like vLLM 0.32, without a model."
     )
     result.add_argument(
-        "--port", type=int, default=8000, help="port to listen on once started; 0 picks one (see the log)"
+        "--port", type=flags.whole, default=8000, help="port to listen on once started; 0 picks one (see the log)"
     )
     result.add_argument(
         "--pod-name",
@@ -73,7 +73,10 @@ def parser() -> argparse.ArgumentParser:
     )
     speed.add_argument("--max-sequences", type=flags.count, default=8, help="sequences generated at the same time")
     speed.add_argument(
-        "--queue", type=int, default=256, help="requests that may wait for a slot; more are answered 503; 0 allows none"
+        "--queue",
+        type=flags.whole,
+        default=256,
+        help="requests that may wait for a slot; more are answered 503; 0 allows none",
     )
     speed.add_argument(
         "--merge",
@@ -172,6 +175,7 @@ class ModelServer:
         """New generation requests get 500 at once."""
         self._closing = False
         """Every answer closes its connection."""
+        self._ending: asyncio.Task[None] | None = None
         self._end = asyncio.Event()
 
     async def run(self) -> int:
@@ -188,9 +192,9 @@ class ModelServer:
             self._say(f"cannot listen on {options.host}:{options.port}: {error.strerror}")
             return 1
         if options.sigterm != "ignore":
-            loop.add_signal_handler(signal.SIGTERM, self._terminate, options.sigterm)
+            loop.add_signal_handler(signal.SIGTERM, self._signalled, "sigterm", options.sigterm)
         # vLLM ends its streams with an error object when it is interrupted.
-        loop.add_signal_handler(signal.SIGINT, self._terminate, "error")
+        loop.add_signal_handler(signal.SIGINT, self._signalled, "sigint", "error")
         self._journal.write("listening", host=options.host, port=port)
         self._say(f"serving {options.model} on {options.host}:{port}")
         generation = loop.create_task(self._engine.run())
@@ -207,13 +211,16 @@ class ModelServer:
 
     # Ending
 
-    def _terminate(self, manner: str) -> None:
-        name = "sigint" if manner == "error" != self._options.sigterm else "sigterm"
+    def _signalled(self, name: str, manner: str) -> None:
         self._journal.write(name, manner=manner, active=self._active)
         self._say(f"{name}: {manner}, {self._active} requests in flight")
         if manner == "hang":
             self._engine.frozen = True
-        elif not self._refusing:
+        else:
+            self._terminate(manner)
+
+    def _terminate(self, manner: str) -> None:
+        if self._ending is None:
             self._refusing = True
             self._ending = asyncio.get_running_loop().create_task(self._finish(manner))
 

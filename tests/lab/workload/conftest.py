@@ -32,3 +32,14 @@ def serve(start: Start) -> Start:
         return start("model_server", "--startup", "0", "--tokens-per-second", "200", *arguments)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, Program]]:
+    """Two model servers for tests that neither end them nor read their logs."""
+    folder = tmp_path_factory.mktemp("replicas")
+    arguments = ["--startup", "0", "--tokens-per-second", "200"]
+    programs = Program("model_server", folder, arguments), Program("model_server", folder, arguments)
+    yield programs
+    for program in programs:
+        program.kill()

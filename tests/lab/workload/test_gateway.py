@@ -30,6 +30,7 @@ from tests.lab.workload.harness import (
 )
 from tests.lab.workload.slices import Slices, api, endpoint
 
+Replicas = tuple[Program, Program]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -101,9 +102,8 @@ async def test_streams_pass_through_frame_by_frame_and_name_their_pod(
 
 
 @pytest.mark.anyio
-async def test_policies_spread_and_are_counted(start: Start, serve: Start, tmp_path: Path) -> None:
-    servers = [serve(), serve()]
-    ports = [await server.listening() for server in servers]
+async def test_policies_spread_and_are_counted(start: Start, replicas: Replicas, tmp_path: Path) -> None:
+    ports = [await server.listening() for server in replicas]
     async with api() as slices:
         slices.put(*(endpoint(f"chat-{number}", port) for number, port in enumerate(ports)))
         _, port = await gateway(start, slices, tmp_path, "--policy", "round_robin")
@@ -124,9 +124,9 @@ async def test_policies_spread_and_are_counted(start: Start, serve: Start, tmp_p
 
 @pytest.mark.anyio
 async def test_changes_of_the_endpoints_act_after_the_propagation_delay(
-    start: Start, serve: Start, tmp_path: Path
+    start: Start, replicas: Replicas, tmp_path: Path
 ) -> None:
-    ports = [await server.listening() for server in (serve(), serve())]
+    ports = [await server.listening() for server in replicas]
     async with api() as slices:
         slices.put(*(endpoint(f"chat-{number}", port) for number, port in enumerate(ports)))
         program, port = await gateway(
@@ -150,9 +150,9 @@ async def test_changes_of_the_endpoints_act_after_the_propagation_delay(
 
 @pytest.mark.anyio
 async def test_a_watch_goes_on_after_its_end_after_410_and_after_an_outage(
-    start: Start, serve: Start, tmp_path: Path
+    start: Start, replicas: Replicas, tmp_path: Path
 ) -> None:
-    server_port = await serve().listening()
+    server_port = await replicas[0].listening()
     async with api() as slices:
         slices.put(endpoint("chat-0", server_port))
         program, port = await gateway(start, slices, tmp_path)
@@ -195,9 +195,9 @@ async def _endpoints(port: int, pods: set[str]) -> bool:
 
 
 @pytest.mark.anyio
-async def test_slices_that_say_little_are_understood(start: Start, serve: Start, tmp_path: Path) -> None:
+async def test_slices_that_say_little_are_understood(start: Start, replicas: Replicas, tmp_path: Path) -> None:
     # kubernetes-client/python#2214: endpoints may be null.
-    server_port = await serve().listening()
+    server_port = await replicas[0].listening()
     bare = endpoint("chat-0", server_port, ready=None)
     empty: dict[str, Any] = {**endpoint("chat-1", 1), "endpoints": None, "ports": None}
     async with api() as slices:
@@ -227,11 +227,11 @@ async def _healthy(port: int) -> bool:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("panic", "statuses"), [("all", [200, 503]), ("serving", [200]), ("off", [503])])
 async def test_panic_with_no_ready_endpoint(
-    start: Start, serve: Start, tmp_path: Path, panic: str, statuses: list[int]
+    start: Start, replicas: Replicas, tmp_path: Path, panic: str, statuses: list[int]
 ) -> None:
     # Recorded of Envoy: it sends to terminating Pods and to replacements that are not ready.
     async with api() as slices:
-        slices.put(endpoint("chat-0", await serve().listening(), ready=False, serving=True, terminating=True))
+        slices.put(endpoint("chat-0", await replicas[0].listening(), ready=False, serving=True, terminating=True))
         slices.put(endpoint("chat-1", unused_port(), ready=False, serving=False))
         _, port = await gateway(start, slices, tmp_path, "--panic", panic, "--policy", "round_robin")
         assert sorted({(await fetch(port, stream(1))).status for _ in range(4)}) == statuses
@@ -265,10 +265,10 @@ async def test_refused_is_503_in_envoys_words(start: Start, tmp_path: Path) -> N
 
 @pytest.mark.anyio
 async def test_a_retry_goes_to_another_endpoint_and_only_for_connects(
-    start: Start, serve: Start, tmp_path: Path
+    start: Start, replicas: Replicas, tmp_path: Path
 ) -> None:
     async with api() as slices:
-        slices.put(endpoint("chat-0", unused_port()), endpoint("chat-1", await serve().listening()))
+        slices.put(endpoint("chat-0", unused_port()), endpoint("chat-1", await replicas[0].listening()))
         program, port = await gateway(start, slices, tmp_path, "--retries", "1", "--policy", "round_robin")
         calls = [await fetch(port, stream(1)) for _ in range(4)]
         assert {(call.status, call.header("x-served-by")) for call in calls} == {(200, "chat-1")}
@@ -437,10 +437,10 @@ async def _idle(port: int, number: int) -> bool:
 
 
 @pytest.mark.anyio
-async def test_the_time_limit_of_a_route(start: Start, serve: Start, tmp_path: Path) -> None:
+async def test_the_time_limit_of_a_route(start: Start, replicas: Replicas, tmp_path: Path) -> None:
     # Recorded of Envoy Gateway with nothing set: a stream is cut at 15.0 s, FIN, no [DONE].
     async with api() as slices:
-        slices.put(endpoint("chat-0", await serve().listening()))
+        slices.put(endpoint("chat-0", await replicas[0].listening()))
         program, port = await gateway(start, slices, tmp_path, "--request-timeout", "400ms")
         call = await fetch(port, stream(2000))
         whole = {"prompt": "x", "max_tokens": 2000}
