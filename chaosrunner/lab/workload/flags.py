@@ -57,8 +57,8 @@ def borders(text: str) -> tuple[int, ...]:
 
 
 def _bounded(value: float, text: str, *, above: float) -> float:
-    if not value > above:
-        raise argparse.ArgumentTypeError(f"{text!r} must be greater than {above:g}")
+    if not above < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be finite and greater than {above:g}")
     return value
 
 

@@ -308,17 +308,17 @@ class ModelServer:
                         self._terminate("error")
                 case "stall":
                     if "seconds" in values:
-                        self._engine.stall(float(values["seconds"]))
+                        self._engine.stall(flags.duration(str(values["seconds"])))
                     else:
                         self._engine.frozen = True
                 case "slow":
-                    self._engine.slowness = float(values["factor"])
+                    self._engine.slowness = flags.positive(str(values["factor"]))
                 case "resume":
                     self._engine.resume()
                 case _:
                     self._respond(exchange, 404, b'{"detail":"Not Found"}')
                     return
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, argparse.ArgumentTypeError) as error:
             self._respond(exchange, 400, frames.dumps({"detail": f"{action}: {error!r}"}))
             return
         self._journal.write("control", action=action)

@@ -25,7 +25,7 @@ def test_durations(text: str, seconds: float) -> None:
         *((flags.share, text) for text in ("1.1", "-1%", "nan")),
         *((flags.count, text) for text in ("0", "-1")),
         (flags.whole, "-1"),
-        (flags.positive, "0"),
+        *((flags.positive, text) for text in ("0", "-1", "nan", "inf")),
         (flags.borders, "5,4"),
         (flags.borders, "5,5"),
     ],
