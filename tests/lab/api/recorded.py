@@ -28,19 +28,20 @@ Json = dict[str, Any]
 
 
 @cache
-def _lines(name: str) -> list[Json]:
+def recorded_lines(name: str) -> list[Json]:
+    """The lines of one file of the recording. Not to be changed."""
     return [json.loads(line) for line in (FOLDER / name).read_text().splitlines()]
 
 
 @cache
 def calls() -> dict[str, Json]:
     """Each recorded request by its label. Watches carry `lines` in place of `response`, and no `at`."""
-    return {line["label"]: line for line in _lines("requests.jsonl") if "label" in line}
+    return {line["label"]: line for line in recorded_lines("requests.jsonl") if "label" in line}
 
 
 def start() -> float:
     """Unix time of the recording's zero."""
-    first = _lines("requests.jsonl")[0]
+    first = recorded_lines("requests.jsonl")[0]
     return float(first["unix"] - first["at"])
 
 
@@ -56,7 +57,7 @@ def store_at(at: float) -> Store:
         store.load("services", [calls()["create-service"]["response"]])
     for name, resource in KINDS.items():
         present: dict[str, Json] = {}
-        for line in _lines(f"watch-{name}.jsonl"):
+        for line in recorded_lines(f"watch-{name}.jsonl"):
             if line["at"] > at:
                 break
             if "list" in line:

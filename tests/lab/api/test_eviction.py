@@ -201,3 +201,14 @@ def test_right_preconditions() -> None:
     meta = add_pod(store, "p")["metadata"]
     evict(store, "default", "p", body(preconditions={"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}))
     assert is_going(store)
+
+
+def test_a_namespace_that_goes_away_says_so() -> None:
+    store = Store()
+    store.create("namespaces", {"metadata": {"name": "n"}})
+    store.create("configmaps", {"metadata": {"name": "held", "finalizers": ["x"]}}, namespace="n")
+    store.delete("namespaces", "n")
+    with pytest.raises(ApiError) as error:
+        evict(store, "n", "p", body())
+    assert error.value.status == 403
+    assert error.value.body["details"]["causes"][0]["reason"] == "NamespaceTerminating"

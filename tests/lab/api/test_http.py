@@ -200,6 +200,15 @@ async def test_a_watch_that_the_client_leaves_is_forgotten(connect: Serve) -> No
     assert store._followers["pods"] == []
 
 
+async def test_the_server_stops_promptly_with_watches_open(connect: Serve) -> None:
+    async with aiohttp.ClientSession() as session:
+        async with serve(Store(), "127.0.0.1", 0, access=NARROW) as server:
+            answer = await session.get(f"{server.url_of('reader')}{PODS}?watch=true")
+        with anyio.fail_after(2):
+            with pytest.raises(aiohttp.ClientError):
+                await answer.read()
+
+
 async def test_many_watchers_see_every_change(connect: Serve) -> None:
     store = Store()
     client = await connect(store)

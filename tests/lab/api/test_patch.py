@@ -12,7 +12,13 @@ from chaosrunner.lab.embedded.store import clone
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab~/", max_size=2)
 NAMES = st.text("ab~/", min_size=1, max_size=2)
-JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3))
+
+
+def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3)
+
+
+JSON = st.recursive(SCALARS, _nested, max_leaves=8)
 OBJECTS = st.dictionaries(NAMES, JSON, max_size=4)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from chaosrunner.lab.embedded.store import clone
 from tests.lab.api.conftest import Client, Serve
-from tests.lab.api.recorded import calls, comparable, headers, store_at
+from tests.lab.api.recorded import KINDS, calls, comparable, headers, recorded_lines, store_at
 
 pytestmark = pytest.mark.anyio
 
@@ -150,3 +151,52 @@ async def test_watch(label: str, connect: Serve) -> None:
     assert events(lines[: len(call["lines"])]) == events(call["lines"])
     # The lab adds a bookmark when a watch that wants bookmarks times out; the recorder hung up before that.
     assert {line["type"] for line in lines[len(call["lines"]) :]} <= {"BOOKMARK"}
+
+
+SERVER_SET = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields")
+
+
+@pytest.mark.parametrize("name", ["pods", "deployments", "replicasets", "pdbs", "endpointslices", "events"])
+def test_new_objects_get_the_recorded_defaults(name: str) -> None:
+    """What a client sent is unknown here; what the server shows must come out of the lab unchanged, and complete.
+
+    So each first version of an object is taken without the fields that are defaults, and must come back whole.
+    """
+    resource = KINDS[name]
+    first = [line["object"] for line in recorded_lines(f"watch-{name}.jsonl") if line.get("type") == "ADDED"]
+    assert first
+    for real in first:
+        store = store_at(0.0)
+        sent = clone(real)
+        sent["metadata"] = {key: value for key, value in sent["metadata"].items() if key not in SERVER_SET}
+        sent.pop("status", None)
+        forget_defaults(resource, sent)
+        made = store.create(resource, sent)
+        if "generation" in real["metadata"]:
+            made["metadata"]["generation"] = real["metadata"]["generation"]
+        if real.get("status", {}).keys() <= made.get("status", {}).keys():
+            assert comparable(made) == comparable(real)
+        else:
+            # Seen first when a controller had filled in the status.
+            assert comparable(made | {"status": real["status"]}) == comparable(real)
+
+
+def forget_defaults(resource: str, obj: dict[str, Any]) -> None:
+    """Take out what no client of the recording sent."""
+    spec = obj.get("spec", {})
+    pod = spec if resource == "pods" else spec.get("template", {}).get("spec", {})
+    for field in ("restartPolicy", "dnsPolicy", "securityContext", "schedulerName", "serviceAccountName",
+                  "serviceAccount", "tolerations", "priority", "enableServiceLinks", "preemptionPolicy"):  # fmt: skip
+        pod.pop(field, None)
+    for container in pod.get("containers", ()):
+        for field in ("resources", "terminationMessagePath", "terminationMessagePolicy"):
+            del container[field]
+        for probe in ("readinessProbe", "startupProbe"):
+            for field in ("timeoutSeconds", "successThreshold"):
+                container.get(probe, {}).pop(field, None)
+    for field in ("strategy", "revisionHistoryLimit", "progressDeadlineSeconds"):
+        spec.pop(field, None)
+    if resource == "events":
+        for field in ("source", "firstTimestamp", "lastTimestamp", "eventTime", "reportingInstance"):
+            if not obj.get(field):
+                del obj[field]

@@ -1,17 +1,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from chaosrunner.lab.embedded.resources import STORED
 from chaosrunner.lab.embedded.selectors import Selector
 from chaosrunner.lab.embedded.store import FIRST_VERSION, ApiError, Store
 from tests.lab.api.objects import SPEC, add_pod, owned_by, template
 
 Json = dict[str, Any]
+FIELDS = st.sampled_from(
+    ["spec", "status", "containers", "name", "image", "ports", "port", "selector", "template", "metadata", "labels",
+     "matchLabels", "matchExpressions", "key", "operator", "replicas", "minAvailable", "volumes", "lifecycle",
+     "readinessProbe", "httpGet", "tolerations", "resources", "strategy", "initContainers"]
+)  # fmt: skip
 
 
 class Clock:
@@ -369,3 +377,16 @@ def test_quality_of_service_class(resources: list[Json], expected: str) -> None:
     containers = [{"name": f"c{at}", "image": "i:1", "resources": entry} for at, entry in enumerate(resources)]
     pod = Store().create("pods", {"metadata": {"name": "p"}, "spec": {"containers": containers}})
     assert pod["status"]["qosClass"] == expected
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9) | st.sampled_from(["", "a", "Exists", "50%"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(FIELDS, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(st.sampled_from(sorted(STORED)), st.dictionaries(FIELDS, JSON, max_size=4))
+def test_no_object_is_too_strange_to_be_refused_properly(resource: str, fields: Json) -> None:
+    with suppress(ApiError):
+        Store().create(resource, {"metadata": {"name": "a"}} | fields)
