@@ -8,11 +8,13 @@ inside a Pod, its service account.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from kubernetes.aio.client import Configuration
@@ -36,8 +38,8 @@ class ClusterConfig:
     as_user: str | None = None
     as_groups: tuple[str, ...] = ()
     request_timeout: float = 30.0
-    """Seconds for a whole request. An eviction may take 10 s inside the API server (it retries a conflicting budget
-    20 times at 500 ms), so keep it above that."""
+    """Seconds for a whole request, 0 for no limit. An eviction may take 10 s inside the API server (it retries a
+    conflicting budget 20 times at 500 ms), so keep it above that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +105,8 @@ def _from_files(config: ClusterConfig, paths: Sequence[Path], configuration: Any
     if not cluster["cluster"].safe_get("server"):
         raise UserError(f"cluster {context['cluster']!r} of context {name!r} has no server")
     configuration.host = cluster["cluster"]["server"].rstrip("/")
+    # As Go's HTTP client has it, proxies of the environment are never used for this machine itself.
+    configuration.client_session_kwargs = {"trust_env": not _is_local(configuration.host)}
     user_name = context.safe_get("user")
     node = merged["users"].get_with_name(user_name, safe=True) if user_name else None
     user: dict[str, Any] = dict((node.value.get("user") if node else None) or {})
@@ -135,6 +139,14 @@ def _from_files(config: ClusterConfig, paths: Sequence[Path], configuration: Any
         credentials=credentials,
         impersonate=_impersonate(config, user),
     )
+
+
+def _is_local(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -186,7 +186,7 @@ class Cluster:
         `path` starts with a slash, `body` is anything that JSON can say, `timeout` is in seconds for the whole of it
         (default: the configuration's). Raises Unreachable where no whole answer came.
         """
-        limit = aiohttp.ClientTimeout(total=timeout or self.config.request_timeout)
+        limit = aiohttp.ClientTimeout(total=self.config.request_timeout if timeout is None else timeout)
         for attempt in (1, 2):
             async with self._open(method, path, query, body, content_type, limit) as stream:
                 answer = await stream.answer()
@@ -225,7 +225,7 @@ class Cluster:
         url = URL(self.server + path + (f"?{urlencode(query)}" if query else ""), encoded=True)
         sent = self.clock.now()
         with self.transport_errors():
-            with anyio.fail_after(self.config.request_timeout if limit.total is None else None):
+            with anyio.fail_after((self.config.request_timeout or None) if limit.total is None else None):
                 response = (await transport.request(method, url, headers, body, _request_timeout=limit)).response
         try:
             stream = Stream(self, response, sent, authorization)

@@ -250,6 +250,7 @@ class Watcher:
             now = clock.now()
             self._last_alive = now
             events += self._take(lines.feed(chunk), now)
+        self._last_alive = clock.now()  # a server that ends the stream properly has told all until then
         return events
 
     def _take(self, lines: Iterator[bytes], at: float) -> int:

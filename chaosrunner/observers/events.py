@@ -59,7 +59,8 @@ class Interest:
     count as well as UIDs: everything under a root controller is named after it.
     """
 
-    def __init__(self, nodes: frozenset[str] = frozenset()) -> None:
+    def __init__(self, nodes: frozenset[str] | None = None) -> None:
+        """`nodes`: names, None for all."""
         self._uids: set[str] = set()
         self._names: set[str] = set()
         self._nodes = nodes
@@ -80,7 +81,7 @@ class Interest:
             return True
         name = event.object_name or ""
         if event.object_kind == "Node":
-            return name in self._nodes
+            return self._nodes is None or name in self._nodes
         if event.object_kind == "PodDisruptionBudget":
             return True
         return name in self._names or any(name.startswith(f"{known}-") for known in self._names)

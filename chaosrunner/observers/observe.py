@@ -89,7 +89,7 @@ class _Session:
         self._resolving: set[str] = set()
         self._workload: set[str] = set()
         self._news = nodes.News()
-        self._interest = events.Interest(scope.nodes or frozenset())
+        self._interest = events.Interest(scope.nodes)
         if scope.controller:
             self._interest.add_name(scope.controller)
         if scope.service:
@@ -103,7 +103,8 @@ class _Session:
             log.debug("root controllers are looked up later", error=str(error))
             return
         for pod in listing.items:
-            await self._roots.resolve(pod)
+            root = await self._roots.resolve(pod)
+            self._interest.add(pods.to_row(pod, seen="LISTED", at=listing.received, root=root))
 
     def watchers(self) -> list[Watcher]:
         scope = self._scope
@@ -120,11 +121,11 @@ class _Session:
         if scope.nodes is None or scope.nodes:
             one = f"metadata.name={next(iter(scope.nodes))}" if scope.nodes and len(scope.nodes) == 1 else None
             found.append(self._watcher(NODES, self._node, field_selector=one))
-        if scope.nodes and scope.namespace != "default":
-            selector = "involvedObject.kind=Node"
-            found.append(
-                self._watcher(EVENTS, self._event, name="events:nodes", namespace="default", field_selector=selector)
-            )
+            if scope.namespace != "default":  # where Events about nodes are
+                about = "involvedObject.kind=Node"
+                found.append(
+                    self._watcher(EVENTS, self._event, name="events:nodes", namespace="default", field_selector=about)
+                )
         if scope.pods_on_nodes:
             for node in sorted(scope.nodes or ()):
                 selector = f"spec.nodeName={node}"

@@ -50,6 +50,21 @@ async def test_an_answer_is_an_answer_whatever_its_status(tmp_path: Path) -> Non
     assert clock.wall(skew[0].sent) - 1 - 0.5 <= skew[0].reported <= clock.wall(skew[0].received) + 0.5
 
 
+async def test_proxies_of_the_environment_are_not_used_for_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    async with serving() as server:
+        server.on("GET", "/version")(always({"major": "1", "minor": "37"}))
+        async with connect(kubeconfig(tmp_path, server.url), Clock()) as cluster:
+            assert (await cluster.version()).minor == 37
+    async with connect(kubeconfig(tmp_path, "http://api.invalid:80"), Clock()) as cluster:
+        with pytest.raises(Unreachable) as caught:
+            await cluster.version()
+        assert caught.value.cause == "proxy"
+
+
 async def test_lists_come_in_pages_and_start_over_when_they_expire(tmp_path: Path) -> None:
     async with serving() as server:
 

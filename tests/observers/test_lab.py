@@ -96,7 +96,7 @@ async def test_observers_see_an_eviction_through(lab: dict[str, Any]) -> None:
         with anyio.fail_after(10):
             await ready.wait()
         assert {row.resource for row in recorder.of(rows.Watch) if row.event == "listed"} == {
-            "pods", "poddisruptionbudgets", "events", "endpointslices", "nodes",
+            "pods", "poddisruptionbudgets", "events", "endpointslices", "nodes", "events:nodes",
         }  # fmt: skip
         listed = recorder.of(rows.Pod)
         assert {row.seen for row in listed} == {"LISTED"}

@@ -113,7 +113,7 @@ async def test_ready_although_nodes_are_forbidden(tmp_path: Path) -> None:
         assert [(w.resource, w.reason) for w in recorder.of(rows.Watch) if w.event == "forbidden"] == [
             ("nodes", "cannot list nodes")
         ]
-        assert len([w for w in recorder.of(rows.Watch) if w.event == "listed"]) == 4
+        assert len([w for w in recorder.of(rows.Watch) if w.event == "listed"]) == 5
 
 
 async def test_no_nodes_asked_no_cluster_wide_rights_needed(tmp_path: Path) -> None:
