@@ -124,6 +124,8 @@ class PlanContext:
     pdbs: Sequence[Object]
     ask: bool = True
     """Whether the server is asked by dry-run evictions; without, budgets are only computed."""
+    problems: list[Problem] = field(default_factory=list)
+    """What came to light beside the predictions."""
     _budgets: dict[str, Budgets] = field(default_factory=dict)
     _answers: dict[str, EvictionAnswer] = field(default_factory=dict)
     _spent: set[str] = field(default_factory=set)
@@ -149,6 +151,9 @@ class PlanContext:
             self._spent.update(computed.pdbs)
         if used_up or server.answer == computed.answer:
             return computed
+        if computed.answer == "blocked_by_budget" and server.answer == "accepted":
+            text = f"budget {', '.join(computed.pdbs)} allows no disruption, but the server would evict {computed.pod}"
+            self.problems.append(Problem(severity="warn", code="budget_not_enforced", text=text))
         reason = server.message or f"so says the server; by the budgets as read: {computed.answer}"
         return Predicted(pod=computed.pod, answer=server.answer, reason=reason, pdbs=computed.pdbs)
 

@@ -212,7 +212,8 @@ class _Simulation:
             raise Refused(f"step {planned.index + 1} ({planned.name}) cannot be planned: {error}") from error
         planned.touches += preview.touches
         planned.undo, planned.stays = preview.undo, preview.stays
-        self.problems += preview.problems
+        self.problems += [*preview.problems, *self._context.problems]
+        self._context.problems.clear()
 
     def _take(self, chosen: Sequence[Candidate]) -> None:
         """Pods leave the workload; the limits say how many may be away at once."""

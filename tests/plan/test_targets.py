@@ -7,8 +7,9 @@ import pytest
 
 from chaosrunner.errors import UserError
 from chaosrunner.plan.selectors import selects
-from chaosrunner.plan.targets import Candidate, amount, candidate, choose, excluded
+from chaosrunner.plan.targets import Candidate, NodeCandidate, amount, candidate, choose, choose_nodes, excluded
 from chaosrunner.playbook.base import Quantity
+from chaosrunner.playbook.models import Cordon, Drain, NodeTarget, Uncordon
 
 
 def pod(name: str, phase: str = "Running", namespace: str = "demo", **metadata: Any) -> dict[str, Any]:
@@ -109,3 +110,43 @@ def test_unknown_is_no_match() -> None:
         pool, pods=Quantity.read(1), pick="oldest", in_flight={}, random=Random(0), matches=lambda c: known[c.name]
     )
     assert [c.name for c in picked] == ["b"]
+
+
+def host(name: str, *pods: Candidate, **labels: str) -> NodeCandidate:
+    return NodeCandidate(name=name, uid=f"u-{name}", labels=labels, pods=list(pods))
+
+
+NODES = [host("n1", frozen("a"), frozen("b"), pool="gpu"), host("n2", frozen("c"), pool="cpu"), host("n3", pool="gpu")]
+
+
+@pytest.mark.parametrize(
+    ("body", "cordoned", "chosen"),
+    [
+        (Drain(), (), ["n2"]),  # the one with most streams of its Pods
+        (Drain(pick="least_in_flight"), (), ["n1"]),
+        (Drain(nodes=Quantity.read("all")), (), ["n2", "n1"]),  # only nodes that run the workload
+        (Drain(selector="pool=gpu"), (), ["n1"]),
+        (Drain(node="n3"), (), ["n3"]),
+        (Drain(of="cordoned"), ("n3",), ["n3"]),
+        (Uncordon(), ("n1", "n3"), ["n1", "n3"]),
+        (Uncordon(nodes=Quantity.read(1)), ("n1", "n3"), ["n1"]),
+    ],
+)
+def test_nodes(body: NodeTarget, cordoned: tuple[str, ...], chosen: list[str]) -> None:
+    flying = {"a": 1, "b": 1, "c": 3}
+    picked = choose_nodes(body, NODES, in_flight=flying, random=Random(0), cordoned=cordoned)
+    assert [node.name for node in picked] == chosen
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        (Drain(node="n9"), "no node n9"),
+        (Drain(of="cordoned"), "cordoned no node"),
+        (Cordon(selector="pool=tpu"), "no node runs"),
+        (Cordon(nodes=Quantity.read(3)), "asks for 3"),
+    ],
+)
+def test_nodes_that_cannot_be_taken(body: NodeTarget, hint: str) -> None:
+    with pytest.raises(UserError, match=hint):
+        choose_nodes(body, NODES, in_flight={}, random=Random(0))
