@@ -35,7 +35,7 @@ from chaosrunner.analysis.goodput import good_share, goodput
 from chaosrunner.analysis.observations import Observations
 from chaosrunner.analysis.picture import Picture
 from chaosrunner.analysis.placement import UNPLACED
-from chaosrunner.analysis.requests import COLUMNS, OUTCOMES, Ints, Requests
+from chaosrunner.analysis.requests import COLUMNS, OUTCOMES, Requests
 from chaosrunner.analysis.scope import restarts
 from chaosrunner.analysis.spans import evidence
 from chaosrunner.analysis.verdict import EXIT_CODES, check, verdict
@@ -90,7 +90,7 @@ def facts(picture: Picture) -> Facts:
         lost_requests=lost,
         lost_omitted=omitted,
         unfinished=_unfinished(picture),
-        straddling=requests.text("request", np.flatnonzero(picture.straddling & requests.counted)[:LISTED_LIMIT]),
+        straddling=requests.text("request", requests.positions(picture.straddling & requests.counted)[:LISTED_LIMIT]),
         once=_once(picture),
         latency=aggregate.latency_table(requests, masks, picture.straddling),
         goodput={name: goodput(picture, name, mask) for name, mask in masks.items()},
@@ -175,8 +175,8 @@ def _phases(picture: Picture) -> list[Phase]:
 
 def _lost(picture: Picture) -> tuple[list[LostRequest], int]:
     requests = picture.requests
-    lost = np.flatnonzero(requests.counted & ~requests.success)
-    listed = lost[np.lexsort((requests.id[lost], requests.sent[lost]))][:LISTED_LIMIT]
+    lost = requests.by_sending(requests.counted & ~requests.success)
+    listed = lost[:LISTED_LIMIT]
     names, errors = requests.text("request", listed), requests.text("error", listed)
     labels = requests.vocabulary["pod"].words
     probes = requests.vocabulary["probe"].words
@@ -219,13 +219,13 @@ def _status(status: np.int64) -> int | None:
 
 def _unfinished(picture: Picture) -> list[str]:
     requests = picture.requests
-    listed: Ints = np.flatnonzero(requests.is_outcome(Outcome.UNFINISHED))
+    listed = requests.positions(requests.is_outcome(Outcome.UNFINISHED))
     return [*requests.text("request", listed), *picture.observations.flight.requests]
 
 
 def _once(picture: Picture) -> list[OnceFacts]:
     requests = picture.requests
-    listed = np.flatnonzero(requests.once)
+    listed = requests.positions(requests.once)
     names, expected = requests.text("request", listed), requests.text("expected", listed)
     return [
         OnceFacts(

@@ -72,6 +72,6 @@ def _victim(picture: Picture, call: Call, pod: PodState | None, flying: Mask, un
         routed_after=int(np.count_nonzero(late)),
         routed_after_lost=int(np.count_nonzero(late & ~requests.success)),
         last_routed=float(requests.sent[late].max()) if late.any() else None,
-        requests=requests.text("request", np.flatnonzero(exposed)),
+        requests=requests.text("request", requests.positions(exposed)),
         evidence=evidence([*call.rows, *requests.ids(exposed)]),
     )

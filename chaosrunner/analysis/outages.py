@@ -50,8 +50,7 @@ def outages(picture: Picture) -> list[Window]:
     """
     requests = picture.requests
     refused = requests.is_outcome(Outcome.REJECTED) & (requests.status == 429)
-    positions = np.flatnonzero(requests.in_service & ~refused)
-    positions = positions[np.lexsort((requests.id[positions], requests.sent[positions]))]
+    positions = requests.by_sending(requests.in_service & ~refused)
     failed = (~requests.success & np.isnan(requests.first_token))[positions]
     edges = np.flatnonzero(np.diff(np.concatenate(([False], failed, [False])).astype(np.int8)))
     windows = []

@@ -262,9 +262,19 @@ class Requests:
     def is_outcome(self, outcome: str) -> Mask:
         return np.asarray(self.outcome == _OUTCOME_CODES[outcome])
 
+    def positions(self, mask: Mask) -> Ints:
+        """Positions of the masked requests in the order of their row ids."""
+        found = np.flatnonzero(mask)
+        return np.asarray(found[np.argsort(self.id[found], kind="stable")])
+
+    def by_sending(self, mask: Mask) -> Ints:
+        """Positions of the masked requests in the order of their sending."""
+        found = np.flatnonzero(mask)
+        return np.asarray(found[np.lexsort((self.id[found], self.sent[found]))])
+
     def ids(self, mask: Mask) -> list[int]:
         """Row ids of the masked requests, as evidence: the first `EVIDENCE_LIMIT` of them."""
-        return [int(row) for row in self.id[np.flatnonzero(mask)[:EVIDENCE_LIMIT]]]
+        return [int(row) for row in self.id[self.positions(mask)[:EVIDENCE_LIMIT]]]
 
     def of_probe(self, name: str) -> Mask:
         words = self.vocabulary["probe"].words

@@ -108,8 +108,7 @@ def warmth(requests: Requests, rule: WarmRule, mask: Mask, pending: Sequence[flo
     `pending`: send times of streams on it that have not ended; a run of good streams cannot reach across one, as
     nobody knows yet how it ends.
     """
-    positions = np.flatnonzero(mask & rule.streams)
-    positions = positions[np.lexsort((requests.id[positions], requests.sent[positions]))]
+    positions = requests.by_sending(mask & rule.streams)
     if not len(positions):
         return Warmth((), (), "no stream was routed to it")
     barriers = sorted(pending)
