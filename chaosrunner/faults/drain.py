@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import anyio
 
@@ -45,13 +45,16 @@ class Drain:
         options: DrainOptions,
         grace_period: float | None = None,
         retry_every: float = RETRY_EVERY,
+        off_limits: Callable[[Object], str | None] = lambda _: None,
     ) -> None:
-        """Times in seconds; `timeout` is for each node."""
+        """Times in seconds; `timeout` is for each node. `off_limits`: why a Pod must not be evicted, None if it may;
+        like everything that blocks, such a Pod keeps the node from being cordoned."""
         self.nodes = list(nodes)
         self.timeout = timeout
         self.options = options
         self.grace_period = grace_period
         self.retry_every = retry_every
+        self.off_limits = off_limits
         self._cordon = Cordon(nodes)
 
     async def plan(self, context: PlanContext) -> Preview:
@@ -123,7 +126,12 @@ class Drain:
 
     async def _decide(self, cluster: Cluster, node: rows.Target) -> list[DrainDecision]:
         pods = (await cluster.list(PODS, field_selector=f"spec.nodeName={node.name}")).items
-        return select(pods, self.options, await _existing_daemonsets(cluster, pods))
+        decisions = select(pods, self.options, await _existing_daemonsets(cluster, pods))
+        return [self._guarded(decision) for decision in decisions]
+
+    def _guarded(self, decision: DrainDecision) -> DrainDecision:
+        reason = self.off_limits(decision.pod) if decision.verdict == "evict" else None
+        return DrainDecision(pod=decision.pod, verdict="block", reason=reason) if reason else decision
 
     async def _drain(self, context: Context, node: rows.Target) -> list[TargetResult]:
         decisions = [d for d in await self._decide(context.cluster, node) if d.verdict in ("evict", "wait")]
@@ -224,5 +232,5 @@ def _blocked(node: rows.Target, decision: DrainDecision) -> Problem:
         severity="refuse",
         code="drain_blocked",
         text=f"node {node.name} cannot be drained: {decision.name}: {decision.reason}",
-        how="set the drain's option that it names, or move the Pod away",
+        how="give the drain what it needs, or move the Pod away",
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from chaosrunner.cluster.drain import DrainOptions
 from chaosrunner.faults import cordon, delete_pod, drain, evict
 from chaosrunner.faults.base import Fault, Object
+from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import models
 from chaosrunner.timeline import rows
 
@@ -29,8 +30,8 @@ def pod_fault(body: PodStep, pods: Sequence[Object]) -> Fault:
             return delete_pod.DeletePod(pods, grace_period=body.grace_period, force=body.force, expect=body.expect)
 
 
-def node_fault(body: NodeStep, nodes: Sequence[rows.Target]) -> Fault:
-    """The fault of a step that takes nodes."""
+def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard | None = None) -> Fault:
+    """The fault of a step that takes nodes. With a `guard`, a drain evicts no Pod that the drill's limits exclude."""
     match body:
         case models.Cordon():
             return cordon.Cordon(nodes)
@@ -47,4 +48,5 @@ def node_fault(body: NodeStep, nodes: Sequence[rows.Target]) -> Fault:
                 ),
                 grace_period=body.grace_period,
                 retry_every=body.retry_every,
+                off_limits=guard.off_limits if guard else lambda _: None,
             )

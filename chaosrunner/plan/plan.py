@@ -16,8 +16,8 @@ from chaosrunner.faults.base import Fault, PlanContext, Preview, Problem, Touch
 from chaosrunner.plan import access
 from chaosrunner.plan.access import Right
 from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
+from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.runner import Place, here
-from chaosrunner.plan.selectors import selects
 from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow
 from chaosrunner.plan.workload import Resolved, resolve
 from chaosrunner.playbook import models
@@ -54,6 +54,8 @@ class Plan(msgspec.Struct, kw_only=True, omit_defaults=True):
     targets: list[manifest.TargetPod] = []
     """The same with what explanations will need of their specs."""
     nodes: list[NodeCandidate] = []
+    size: int = 0
+    """Pods of the workload that were neither finished nor terminating: what percentages refer to."""
     ready_endpoints: int | None = None
     steps: list[StepPlan] = []
     problems: list[Problem] = []
@@ -86,6 +88,7 @@ async def make_plan(
         candidates=resolved.candidates,
         targets=resolved.targets,
         nodes=resolved.nodes,
+        size=resolved.size,
         ready_endpoints=resolved.ready_endpoints,
         steps=steps,
         problems=problems,
@@ -99,10 +102,9 @@ class _Simulation:
 
     def __init__(self, drill: models.Drill, resolved: Resolved, cluster: Cluster, place: Place) -> None:
         self.problems: list[Problem] = []
-        self._limits = drill.limits
         self._resolved = resolved
         self._place = place
-        self._namespace = resolved.workload.namespace
+        self._guard = Guard(drill.limits, resolved.workload.namespace, resolved.size)
         self._context = PlanContext(cluster=cluster, pdbs=resolved.pdbs)
         self._left = list(resolved.candidates)
         self._away = 0
@@ -172,30 +174,18 @@ class _Simulation:
             chosen = [node for node in chosen if node not in ours]
         if not chosen:
             return
-        await self._preview(planned, node_fault(body, [node.target for node in chosen]))
+        await self._preview(planned, node_fault(body, [node.target for node in chosen], self._guard))
         if isinstance(body, models.Uncordon):
             return
         self._cordoned |= {node.name for node in chosen}
-        if len(self._cordoned) > self._limits.max_nodes:
+        if len(self._cordoned) > self._guard.limits.max_nodes:
             names = ", ".join(sorted(self._cordoned))
-            self._refuse("max_nodes", f"{names} would be cordoned, limits.max_nodes is {self._limits.max_nodes}")
+            self._refuse("max_nodes", f"{names} would be cordoned, limits.max_nodes is {self._guard.limits.max_nodes}")
         if isinstance(body, models.Drain):
             self._drained(planned, chosen)
 
     def _drained(self, planned: StepPlan, chosen: Sequence[NodeCandidate]) -> None:
         evicted = [t for t in planned.touches if t.action == "evict"]
-        allowed = self._limits.namespaces or [self._namespace]
-        outside = sorted({str(t.target.namespace) for t in evicted if t.target.namespace not in allowed})
-        if outside:
-            names = ", ".join(t.target.name for t in evicted if t.target.namespace in outside)
-            self._refuse(
-                "outside_namespaces",
-                f"the drain would evict Pods of {', '.join(outside)}: {names}",
-                "add the namespace to limits.namespaces, or drain another node",
-            )
-        for c in (c for node in chosen for c in node.pods):
-            if self._limits.labels and not selects(self._limits.labels, c.labels):
-                self._refuse("outside_labels", f"Pod {c.name} is outside limits.labels {self._limits.labels}")
         for t in evicted:
             if self._place.is_pod(t.target.name, t.target.namespace):
                 self._refuse("runner_on_node", f"the drain would evict chaosrunner itself (Pod {t.target.name})")
@@ -220,17 +210,8 @@ class _Simulation:
         self._away += len(chosen)
         self._taken += len(chosen)
         self._left = [c for c in self._left if c not in chosen]
-        if self._away > self._limits.max_pods:
-            self._refuse(
-                "max_pods", f"{self._away} Pods would be away at once, limits.max_pods is {self._limits.max_pods}"
-            )
-        share = 100 * self._away / max(1, self._resolved.size)
-        if share > self._limits.max_percent + 1e-9:
-            self._refuse(
-                "max_percent",
-                f"{self._away} of {self._resolved.size} Pods ({share:.0f} %) would be away at once, "
-                f"limits.max_percent is {self._limits.max_percent:g}",
-            )
+        if broken := self._guard.too_many(self._away):
+            self._refuse(*broken)
 
     def _refuse(self, code: str, text: str, how: str | None = None) -> None:
         self.problems.append(Problem(severity="refuse", code=code, text=text, how=how))

@@ -18,6 +18,8 @@ from chaosrunner.faults.drain import Drain
 from chaosrunner.faults.evict import Evict
 from chaosrunner.journal import fields
 from chaosrunner.lab.embedded.access import Account, Rule
+from chaosrunner.plan.limits import Guard
+from chaosrunner.playbook.models import Limits
 from tests.faults.world import NAMESPACE, Object, World, running
 
 CHAT = {"app": "chat"}
@@ -435,6 +437,25 @@ async def test_a_pod_held_by_a_finalizer_is_a_timeout_and_no_success(tmp_path: P
         assert "x/y" in (stuck.detail or "")
         assert (await fault.verify(context)).result == "inconclusive"
         assert [r.state for r in await fault.undo(context)] == ["undone"]
+
+
+@pytest.mark.anyio
+async def test_a_pod_outside_the_limits_that_came_after_the_plan_keeps_the_node_from_being_drained(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as world:
+        world.node("n1")
+        world.pod("chat-1", owner=world.deployment("chat", 1))
+        fault = drain(world)
+        guard = Guard(Limits(), NAMESPACE, 1)
+        fault.off_limits = guard.off_limits
+        assert (await fault.plan(PlanContext(cluster=world.cluster, pdbs=[]))).problems == []
+        replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "dns", "uid": "r-1"}}
+        world.pod("dns-1", owner=replica_set, namespace="kube-system")
+        applied = await fault.apply(world.context())
+        assert applied.result == "failed"
+        assert "kube-system is outside the drill's limits" in (applied.reason or "")
+        assert world.actions() == []
 
 
 @pytest.mark.anyio

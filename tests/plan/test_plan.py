@@ -279,7 +279,7 @@ async def test_a_drain_stays_inside_the_namespaces_of_the_limits(tmp_path: Path)
         await chat(world)
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "dns", "uid": "r-1"}}
         world.pod("dns-1", owner=owner, namespace="kube-system", labels={"k8s-app": "dns"})
-        assert codes(await planned(world, "drain: {node: n1}"), "refuse") == ["outside_namespaces"]
+        assert codes(await planned(world, "drain: {node: n1}"), "refuse") == ["drain_blocked"]
         wide = await planned(world, "drain: {node: n1}", limits="{namespaces: [demo, kube-system]}")
         assert not wide.refused
 

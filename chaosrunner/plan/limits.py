@@ -1,0 +1,40 @@
+"""The drill's limits, held when it is planned and again when a step fires (a node may have other Pods by then)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaosrunner.cluster.resources import labels, meta
+from chaosrunner.faults.base import Object
+from chaosrunner.plan.selectors import selects
+from chaosrunner.playbook.models import Limits
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Judges what a step is about to take."""
+
+    limits: Limits
+    namespace: str
+    """The workload's; the only one allowed where the limits name none."""
+    size: int
+    """Pods of the workload when the drill was planned: what `max_percent` refers to."""
+
+    def off_limits(self, pod: Object) -> str | None:
+        """Why a Pod must not be taken away, None if it may."""
+        namespace = meta(pod).get("namespace")
+        if namespace not in (self.limits.namespaces or [self.namespace]):
+            return f"namespace {namespace} is outside the drill's limits; name it in limits.namespaces"
+        if self.limits.labels and not selects(self.limits.labels, labels(pod)):
+            return f"its labels are outside the drill's limits ({self.limits.labels})"
+        return None
+
+    def too_many(self, away: int) -> tuple[str, str] | None:
+        """The limit (its key, and a text) that `away` Pods of the workload missing at once would break."""
+        if away > self.limits.max_pods:
+            return "max_pods", f"{away} Pods would be away at once, limits.max_pods is {self.limits.max_pods}"
+        share = 100 * away / max(1, self.size)
+        if share > self.limits.max_percent + 1e-9:
+            text = f"{away} of {self.size} Pods ({share:.0f} %) would be away at once"
+            return "max_percent", f"{text}, limits.max_percent is {self.limits.max_percent:g}"
+        return None
