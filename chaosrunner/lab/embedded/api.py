@@ -9,7 +9,6 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
 import msgspec
-import structlog
 from aiohttp import web
 
 from chaosrunner.lab.embedded import discovery, errors, verbs
@@ -20,8 +19,6 @@ from chaosrunner.lab.embedded.selectors import matcher
 from chaosrunner.lab.embedded.store import Store
 from chaosrunner.lab.embedded.tables import table
 from chaosrunner.lab.embedded.watching import Watch
-
-log = structlog.get_logger()
 
 WATCH_TIMEOUT = 1800.0
 """Seconds after which a watch ends that names no timeout."""
@@ -180,7 +177,7 @@ class ApiServer:
             namespace=target.namespace,
             matches=matcher(options.labels, (*options.fields, *only)),
             after=after,
-            timeout=WATCH_TIMEOUT if options.timeout is None else options.timeout,
+            timeout=options.timeout or WATCH_TIMEOUT,
             initial=tuple(initial),
             bookmarks=self.bookmarks if options.bookmarks else None,
             announce_end=options.initial_events and options.bookmarks,
@@ -255,7 +252,6 @@ async def serve(
         site = web.TCPSite(runner, host, port)
         await site.start()
         server.url = f"http://{host}:{runner.addresses[0][1]}"
-        log.info("api server listens", url=server.url)
         yield server
     finally:
         await runner.cleanup()

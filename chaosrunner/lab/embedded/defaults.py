@@ -30,6 +30,12 @@ def on_create(resource: Resource, obj: Json) -> None:
             obj["status"] = {"loadBalancer": {}}
         case "replicasets":
             obj["status"] = {"replicas": 0}
+        case "events":
+            obj.setdefault("source", {})
+            for field in ("firstTimestamp", "lastTimestamp", "eventTime"):
+                obj.setdefault(field, None)
+            for field in ("reportingComponent", "reportingInstance"):
+                obj.setdefault(field, "")
         case "nodes":
             obj.setdefault("spec", {})
             obj.setdefault("status", {})

@@ -89,6 +89,20 @@ def forbidden(details: Json, message: str) -> ApiError:
     return failure(403, "Forbidden", message, details)
 
 
+def namespace_terminating(resource: Resource, name: str, namespace: str) -> ApiError:
+    """Something new in a namespace that goes away; clients tell it from other refusals by the cause."""
+    cause = {
+        "reason": "NamespaceTerminating",
+        "message": f"namespace {namespace} is being terminated",
+        "field": "metadata.namespace",
+    }
+    message = (
+        f'{resource.qualified} "{name}" is forbidden: unable to create new content in namespace {namespace} '
+        "because it is being terminated"
+    )
+    return forbidden(details_of(resource, name) | {"causes": [cause]}, message)
+
+
 def unsupported_media_type() -> ApiError:
     return failure(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from chaosrunner.lab.embedded import errors
 from chaosrunner.lab.embedded.errors import ApiError, Json
+from chaosrunner.lab.embedded.resources import STORED
 from chaosrunner.lab.embedded.selectors import Selector
 from chaosrunner.lab.embedded.store import Store, timestamp
 
@@ -22,13 +23,14 @@ def evict(store: Store, namespace: str, name: str, eviction: Json, *, dry_run: b
     """Evict a Pod and return the Status of the success (HTTP 201).
 
     ApiError 400 (another name in the body), 404, 409 (a precondition fails; the budget is spent nevertheless),
-    429 (the budget allows none, or is not observed yet), 403 (the budget's status makes no sense), 500 (several
-    budgets match the Pod).
+    429 (the budget allows none, or is not observed yet), 403 (the budget's status makes no sense, or the namespace
+    goes away), 500 (several budgets match the Pod).
     """
     if eviction.get("metadata", {}).get("name", name) != name:
         raise errors.bad_request("name in URL does not match name in Eviction object")
     options = eviction.get("deleteOptions") or {}
     dry_run = dry_run or bool(options.get("dryRun"))
+    store.require_open_namespace(STORED["pods"], namespace, name)
     pod = store.get("pods", name, namespace)
     if not _needs_no_budget(pod):
         budgets = [

@@ -5,6 +5,7 @@ Rules for callers
 - An object that the store hands out (returned, listed, given to a subscriber) is shared and must never be changed;
   take a `clone`, or use `mutate`. An object handed in is copied, the caller keeps it.
 - Refusals are `ApiError`, worded as the real server words them.
+- A namespace of None means "default" for one object of a namespaced kind, and all namespaces for a list.
 - Every change gets the next resourceVersion of one counter for all kinds, as with etcd. A write that changes nothing
   gets no version and no event.
 """
@@ -15,7 +16,8 @@ import builtins
 import secrets
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -184,6 +186,14 @@ class Store:
         finally:
             self._delivering = False
 
+    def require_open_namespace(self, kind: Resource, name: str, what: str) -> None:
+        """ApiError 404 if there is no such namespace, 403 if it is going away and takes nothing new."""
+        namespace = self.find("namespaces", name)
+        if namespace is None:
+            raise errors.not_found(STORED["namespaces"], name)
+        if namespace["metadata"].get("deletionTimestamp"):
+            raise errors.namespace_terminating(kind, what, name)
+
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def create(self, resource: str, obj: Json, *, namespace: str | None = None, dry_run: bool = False) -> Json:
@@ -194,7 +204,8 @@ class Store:
         kind = STORED[resource]
         new = clone(obj)
         new["kind"], new["apiVersion"] = kind.kind, kind.api_version
-        meta = new["metadata"] = dict(new.get("metadata") or {})
+        with _readable(kind):
+            meta = new["metadata"] = validation.metadata_of(new)
         if kind.namespaced:
             meta["namespace"] = namespace or meta.get("namespace") or "default"
         if not meta.get("name") and meta.get("generateName"):
@@ -204,9 +215,11 @@ class Store:
         meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp(self.now())}
         if kind.generation:
             meta["generation"] = 1
-        defaults.on_create(kind, new)
-        self._check_namespace(kind, new)
-        validation.check(kind, new)
+        if kind.namespaced:
+            self.require_open_namespace(kind, meta["namespace"], meta.get("name", ""))
+        with _readable(kind):
+            defaults.on_create(kind, new)
+            validation.check(kind, new)
         key = self._key_of(kind, new)
         if key in self._objects[resource]:
             raise errors.already_exists(kind, meta["name"])
@@ -229,7 +242,8 @@ class Store:
         the version (422).
         """
         kind = STORED[resource]
-        meta = obj["metadata"]
+        with _readable(kind):
+            meta = validation.metadata_of(obj)
         old = self.get(resource, meta["name"], meta.get("namespace"))
         present = old["metadata"]
         if meta.get("uid") not in (None, "", present["uid"]):
@@ -244,9 +258,10 @@ class Store:
             raise errors.invalid(kind, meta["name"], [cause])
         if meta.get("resourceVersion") not in (None, "", present["resourceVersion"]):
             raise errors.conflict(kind, meta["name"])
-        new = self._merged(kind, old, clone(obj), subresource)
-        defaults.on_update(kind, new)
-        validation.check(kind, new, old)
+        new = self._merged(kind, old, clone(obj | {"metadata": meta}), subresource)
+        with _readable(kind):
+            defaults.on_update(kind, new)
+            validation.check(kind, new, old)
         if dry_run:
             return new
         if new == old:
@@ -473,26 +488,6 @@ class Store:
             else:
                 entries.add((kind.plural, key))
 
-    def _check_namespace(self, kind: Resource, new: Json) -> None:
-        if not kind.namespaced:
-            return
-        name = new["metadata"]["namespace"]
-        namespace = self.find("namespaces", name)
-        if namespace is None:
-            raise errors.not_found(STORED["namespaces"], name)
-        if namespace["metadata"].get("deletionTimestamp"):
-            cause = {
-                "reason": "NamespaceTerminating",
-                "message": f"namespace {name} is being terminated",
-                "field": "metadata.namespace",
-            }
-            what = new["metadata"].get("name", "")
-            message = (
-                f'{kind.qualified} "{what}" is forbidden: unable to create new content in namespace {name} '
-                "because it is being terminated"
-            )
-            raise errors.forbidden(errors.details_of(kind, what) | {"causes": [cause]}, message)
-
     @staticmethod
     def _key(kind: Resource, name: str, namespace: str | None) -> Key:
         return (namespace or "default", name) if kind.namespaced else ("", name)
@@ -500,6 +495,15 @@ class Store:
     @classmethod
     def _key_of(cls, kind: Resource, obj: Json) -> Key:
         return cls._key(kind, obj["metadata"].get("name", ""), obj["metadata"].get("namespace"))
+
+
+@contextmanager
+def _readable(kind: Resource) -> Iterator[None]:
+    """Turn what goes wrong with objects of the wrong shape (a list where a map belongs) into ApiError 400."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as error:
+        raise errors.bad_request(f"the object cannot be read as a {kind.qualified_kind}: {error}") from error
 
 
 def _suffix() -> str:

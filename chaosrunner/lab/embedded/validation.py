@@ -31,6 +31,26 @@ def check(resource: Resource, obj: Json, old: Json | None = None) -> None:
         raise invalid(resource, obj["metadata"].get("name", ""), causes)
 
 
+def metadata_of(obj: Json) -> Json:
+    """A copy of an object's metadata without nulls. TypeError where a field has not the type that it must have."""
+    found = obj.get("metadata") or {}
+    if not isinstance(found, dict):
+        raise TypeError("metadata is no object")
+    meta = {name: value for name, value in found.items() if value is not None}
+    for name in ("name", "generateName", "namespace", "uid", "resourceVersion"):
+        if not isinstance(meta.get(name, ""), str):
+            raise TypeError(f"metadata.{name} is no string")
+    for name in ("labels", "annotations"):
+        entries = meta.get(name, {})
+        if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
+            raise TypeError(f"metadata.{name} is no map of strings")
+    if not all(isinstance(entry, str) for entry in list(meta.get("finalizers", ()))):
+        raise TypeError("metadata.finalizers is no list of strings")
+    if not all(isinstance(entry["uid"], str) for entry in list(meta.get("ownerReferences", ()))):
+        raise TypeError("metadata.ownerReferences has an entry without a uid")
+    return meta
+
+
 def required(field: str, message: str = "Required value") -> Cause:
     return ("FieldValueRequired", field, message)
 
@@ -117,6 +137,7 @@ def _budget(obj: Json, old: Json | None) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
     if "minAvailable" in spec and "maxUnavailable" in spec:
         yield wrong("spec", "minAvailable, maxUnavailable", "minAvailable and maxUnavailable cannot be both set")
+    Selector.of(spec.get("selector"))
     for field in ("minAvailable", "maxUnavailable"):
         value = spec.get(field)
         if isinstance(value, str) and not re.fullmatch(r"(100|[0-9]{1,2})%", value):

@@ -158,10 +158,7 @@ SERVER_SET = ("uid", "resourceVersion", "creationTimestamp", "generation", "mana
 
 @pytest.mark.parametrize("name", ["pods", "deployments", "replicasets", "pdbs", "endpointslices", "events"])
 def test_new_objects_get_the_recorded_defaults(name: str) -> None:
-    """What a client sent is unknown here; what the server shows must come out of the lab unchanged, and complete.
-
-    So each first version of an object is taken without the fields that are defaults, and must come back whole.
-    """
+    """The first version of each recorded object, without its defaults, comes out of the lab as it was recorded."""
     resource = KINDS[name]
     first = [line["object"] for line in recorded_lines(f"watch-{name}.jsonl") if line.get("type") == "ADDED"]
     assert first

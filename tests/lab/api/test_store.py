@@ -386,7 +386,14 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(STORED)), st.dictionaries(FIELDS, JSON, max_size=4))
-def test_no_object_is_too_strange_to_be_refused_properly(resource: str, fields: Json) -> None:
+META = st.sampled_from(["name", "generateName", "namespace", "labels", "annotations", "finalizers", "ownerReferences"])
+
+
+@given(st.sampled_from(sorted(STORED)), st.dictionaries(FIELDS, JSON, max_size=4), st.dictionaries(META, JSON))
+def test_no_object_is_too_strange_to_be_refused_properly(resource: str, fields: Json, meta: Json) -> None:
+    store = Store()
     with suppress(ApiError):
-        Store().create(resource, {"metadata": {"name": "a"}} | fields)
+        store.create(resource, {"metadata": {"name": "a"} | meta} | fields)
+    store.create("nodes", {"metadata": {"name": "present"}})
+    with suppress(ApiError):
+        store.update("nodes", fields | {"metadata": meta | {"name": "present"}})
