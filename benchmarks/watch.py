@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from chaosrunner.cli.lab_process import running_lab
-from chaosrunner.cluster import MERGE_PATCH, ClusterConfig, connect
+from chaosrunner.cluster import ClusterConfig, connect
 from chaosrunner.cluster.resources import PODS, meta
 from chaosrunner.observers import ObserveScope, observe
 from chaosrunner.timeline import rows
@@ -63,7 +63,7 @@ async def measure(changes: int, rate: float) -> dict[str, list[float]]:
                         "PATCH",
                         PODS.path(ready.namespace, name),
                         body={"metadata": {"labels": {"bench": str(number)}}},
-                        content_type=MERGE_PATCH,
+                        content_type="application/merge-patch+json",
                     )
                     calls.append((answer.sent, answer.received, str(meta(answer.body)["resourceVersion"])))
                 await anyio.sleep(1)

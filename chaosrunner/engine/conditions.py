@@ -12,6 +12,10 @@ from chaosrunner.timeline.clock import Clock
 PACE = 0.02
 """Least seconds between two evaluations: a busy probe emits thousands of rows a second."""
 
+SHARE = 10
+"""An evaluation that took t seconds is followed by a pause of at least t times this: figures over millions of requests
+must not take the event loop away from the streams."""
+
 PERIOD = 0.1
 """Most seconds between two evaluations: windows like `[30s]` change without a row."""
 
@@ -23,6 +27,7 @@ class Conditions:
         self._live = live
         self._clock = clock
         self._news = anyio.Event()
+        self._cost = 0.0
 
     def feed(self, row: rows.Row) -> None:
         """A row arrived: whoever waits looks again."""
@@ -30,7 +35,10 @@ class Conditions:
 
     def holds(self, expression: Expression, target: str | None = None) -> bool:
         """Whether it holds now. What is not known does not hold."""
-        return evaluate(expression, self._live.scope(target=target, now=self._clock.now())) is True
+        began = self._clock.now()
+        holds = evaluate(expression, self._live.scope(target=target, now=began)) is True
+        self._cost = self._clock.now() - began
+        return holds
 
     async def until(self, expression: Expression, timeout: float) -> bool:
         """Waits until it holds; False after `timeout` seconds."""
@@ -42,7 +50,7 @@ class Conditions:
 
     async def news(self) -> None:
         """Returns when there may be something new to evaluate."""
-        await anyio.sleep(PACE)
+        await anyio.sleep(max(PACE, self._cost * SHARE))
         with anyio.move_on_after(PERIOD):
             await self._news.wait()
         self._news = anyio.Event()
