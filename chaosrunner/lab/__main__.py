@@ -50,13 +50,12 @@ def main() -> int:
 
 async def _run(spec: specs.LabSpec, state: Path, until_stdin_closes: bool) -> int:
     stop = anyio.Event()
-    async with anyio.create_task_group() as group:
-        group.start_soon(_await_signal, stop)
-        if until_stdin_closes:
-            _await_end_of_input(stop)
-        code = await _serve(spec, state, stop)
-        group.cancel_scope.cancel()
-    return code
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    if until_stdin_closes:
+        _await_end_of_input(stop)
+    return await _serve(spec, state, stop)
 
 
 async def _serve(spec: specs.LabSpec, state: Path, stop: anyio.Event) -> int:
@@ -79,12 +78,6 @@ async def _serve(spec: specs.LabSpec, state: Path, stop: anyio.Event) -> int:
             sys.stdout.flush()
             await stop.wait()
     return 0
-
-
-async def _await_signal(stop: anyio.Event) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as received:
-        async for _ in received:
-            stop.set()
 
 
 def _await_end_of_input(stop: anyio.Event) -> None:

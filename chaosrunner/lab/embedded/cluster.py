@@ -21,6 +21,7 @@ from chaosrunner.errors import UserError
 from chaosrunner.lab import manifests
 from chaosrunner.lab.embedded import errors
 from chaosrunner.lab.embedded.access import ADMIN, Access
+from chaosrunner.lab.embedded.admission import PortAdmission
 from chaosrunner.lab.embedded.agent.addresses import PerPod, Shared, addresses
 from chaosrunner.lab.embedded.agent.containers import Container
 from chaosrunner.lab.embedded.agent.logs import LogOptions
@@ -174,10 +175,13 @@ async def run_lab(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
 
 @asynccontextmanager
 async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
-    """Run the nodes and the control plane of a lab, its files in folder `state`. At the end no process is left."""
+    """Run the nodes and the control plane of a lab, its files in folder `state`. At the end no process is left.
+
+    What the caller's block raises comes out as it is, not wrapped into the group of the lab's own tasks.
+    """
     state, requests = _folders(state)
-    store = Store(history=_HISTORY)
     given = addresses(spec.addresses)
+    store = PortAdmission(given.free_port, history=_HISTORY) if isinstance(given, Shared) else Store(history=_HISTORY)
     token = secrets.token_hex(16)
     agents: dict[str, NodeAgent] = {}
     infra_address = given.node(spec.nodes + 1)
@@ -185,6 +189,7 @@ async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
     places = Places(state / "kubeconfig", requests, infra_address, *ports)
     instants = Instants(state / "instants.jsonl", store, requests)
     lab = Lab(spec, state, store, instants, agents, places)
+    failure: Exception | None = None
     try:
         async with (
             Processes(state / "processes").open() as processes,
@@ -198,8 +203,12 @@ async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
             _start(lab, group)
             try:
                 yield lab
+            except Exception as error:
+                failure = error
             finally:
                 group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
     finally:
         given.close()
 

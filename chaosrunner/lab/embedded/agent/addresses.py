@@ -14,24 +14,19 @@ _HOSTS = range(1, 255)
 
 
 class Addresses(Protocol):
-    """Gives nodes and Pods their addresses."""
-
-    shared: bool
+    """Gives nodes and Pods their addresses; `port` gives the lab's own programs theirs."""
 
     def node(self, index: int) -> str: ...
 
     def pod(self) -> str: ...
 
-    def port(self, wanted: int) -> int:
-        """The port that a container shall listen on instead of the one it declares."""
+    def port(self, wanted: int) -> int: ...
 
     def close(self) -> None: ...
 
 
 class PerPod:
     """127.N.y.z for one lab: N is taken by holding a socket on 127.N.0.1, so that two labs never share an address."""
-
-    shared = False
 
     def __init__(self) -> None:
         for second in random.sample(range(2, 251), 249):
@@ -74,8 +69,6 @@ class PerPod:
 class Shared:
     """127.0.0.1 for all; a container's port is a free one of the system's choice."""
 
-    shared = True
-
     def __init__(self) -> None:
         self._given: set[int] = set()
 
@@ -86,6 +79,10 @@ class Shared:
         return "127.0.0.1"
 
     def port(self, wanted: int) -> int:
+        return self.free_port()
+
+    def free_port(self) -> int:
+        """A port that was free a moment ago and that this lab has not given away before."""
         while True:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))

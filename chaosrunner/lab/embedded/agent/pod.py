@@ -41,9 +41,7 @@ class PodWorker:
         name = f"{meta['namespace']}_{meta['name']}_{self.uid[:8]}"
         self._logs = node.root / "logs" / name
         self._work = node.root / "work" / name
-        self._uses_host = bool(pod["spec"].get("hostNetwork"))
-        self.ip = node.ip if self._uses_host else node.addresses.pod()
-        self._ports: dict[int, int] = {}
+        self.ip = node.ip if pod["spec"].get("hostNetwork") else node.addresses.pod()
         self._has_sandbox = False
         self._has_address = False
         self._conditions: dict[str, Json] = {}
@@ -86,8 +84,6 @@ class PodWorker:
     # -- the life of the Pod -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        if self._node.addresses.shared and not self._uses_host:
-            self._choose_ports()
         spec = self.pod["spec"]
         has_init = bool(spec.get("initContainers"))
         self._init = [
@@ -113,22 +109,6 @@ class PodWorker:
             waiting=waiting,
             init=init,
         )
-
-    def _choose_ports(self) -> None:
-        """Where Pods share one address: give each declared port a number of its own, and say so in the Pod's spec."""
-        for container in self.pod["spec"]["containers"]:
-            for port in container.get("ports") or ():
-                self._ports[port["containerPort"]] = self._node.addresses.port(port["containerPort"])
-        if not self._ports:
-            return
-
-        def change(new: Json) -> None:
-            for container in new["spec"]["containers"]:
-                for port in container.get("ports") or ():
-                    port["containerPort"] = self._ports[port["containerPort"]]
-
-        namespace, name = self.key
-        self.pod = self._node.store.mutate("pods", name, namespace, change)
 
     async def _live(self, group: anyio.abc.TaskGroup) -> None:
         """Bring everything up: sandbox, init containers in order, then all containers."""
@@ -237,12 +217,7 @@ class PodWorker:
         self._node.note("started", self.pod, container=container.name, process=container.process.pid)
 
     def _variables(self, container: Container) -> dict[str, str]:
-        spec = next(
-            entry
-            for entry in (*self.pod["spec"]["containers"], *(self.pod["spec"].get("initContainers") or ()))
-            if entry["name"] == container.name
-        )
-        return environment.environment(self.pod, spec, self.ip, self._node.ip, self._node.api_variables)
+        return environment.environment(self.pod, container.spec, self.ip, self._node.ip, self._node.api_variables)
 
     def _note_end(self, container: Container) -> None:
         if container.process is not None:
@@ -326,10 +301,10 @@ class PodWorker:
 
     def _port(self, container: Container, port: int | str) -> int:
         if isinstance(port, int):
-            return self._ports.get(port, port)
+            return port
         for entry in container.spec.get("ports") or ():
             if entry.get("name") == port:
-                return self._ports.get(entry["containerPort"], int(entry["containerPort"]))
+                return int(entry["containerPort"])
         return 0
 
     async def _execute(self, container: Container, command: list[str]) -> tuple[int, str]:

@@ -63,7 +63,7 @@ class ReplicaSetController(Controller):
                     self._events.warning(replicaset, "FailedCreate", f"Error creating: {error}")
                 raise
             self._events.normal(replicaset, "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
-        for pod in rank_for_deletion(active)[: max(0, -missing)]:
+        for pod in rank_for_deletion(active)[:-missing] if missing < 0 else ():
             self.store.delete("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])
             self._events.normal(replicaset, "SuccessfulDelete", f"Deleted pod: {pod['metadata']['name']}")
 

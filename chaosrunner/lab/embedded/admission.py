@@ -1,0 +1,46 @@
+"""What the lab changes in new Pods where all share one address: each gets ports of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from chaosrunner.lab.embedded.store import Json, Store, clone
+
+
+class PortAdmission(Store):
+    """A store that gives every declared containerPort of a new Pod a number of its own, as an admission plugin would.
+
+    Names keep their meaning: a Service's named targetPort, a probe by name, CONTAINER_PORT_<NAME>. Numbers within the
+    Pod (probes, hooks) are changed with the port; a Service's numeric targetPort cannot work with shared addresses.
+    Pods on the host's network keep their ports.
+    """
+
+    def __init__(self, choose: Callable[[], int], *, history: int) -> None:
+        super().__init__(history=history)
+        self._choose = choose
+
+    def create(self, resource: str, obj: Json, *, namespace: str | None = None, dry_run: bool = False) -> Json:
+        if resource == "pods" and not obj["spec"].get("hostNetwork"):
+            obj = clone(obj)
+            self._give_ports(obj["spec"])
+        return super().create(resource, obj, namespace=namespace, dry_run=dry_run)
+
+    def _give_ports(self, spec: Json) -> None:
+        containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+        given: dict[int, int] = {}
+        for container in containers:
+            for port in container.get("ports") or ():
+                given[port["containerPort"]] = self._choose()
+                port["containerPort"] = given[port["containerPort"]]
+        for container in containers:
+            for handler in _handlers(container):
+                for kind in ("httpGet", "tcpSocket"):
+                    if handler.get(kind, {}).get("port") in given:
+                        handler[kind]["port"] = given[handler[kind]["port"]]
+
+
+def _handlers(container: Json) -> Iterator[Json]:
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        if name in container:
+            yield container[name]
+    yield from (container.get("lifecycle") or {}).values()
