@@ -40,6 +40,7 @@ from chaosrunner.journal.journal import NAME as JOURNAL
 from chaosrunner.journal.journal import Connection, Journal
 from chaosrunner.journal.undo import undo_all
 from chaosrunner.observers import AlertScope, ObserveScope, observe
+from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.plan import Plan, make_plan
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
@@ -52,7 +53,8 @@ from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.reader import Recording
 from chaosrunner.timeline.redact import Redactor
-from chaosrunner.timeline.writer import Emit, Writer
+from chaosrunner.timeline.rows import Emit
+from chaosrunner.timeline.writer import Writer
 
 log = structlog.get_logger()
 
@@ -349,6 +351,7 @@ class _Run:
             context=self.context,
             probes=self.specs,
             lease=self.lease,
+            guard=Guard(self.bound.drill.limits, self.plan.workload.namespace, self.plan.size),
             clock=self.clock,
             emit=self.emit,
             random=Random(self.run),

@@ -20,6 +20,7 @@ from chaosrunner.engine.traffic import overrides_of
 from chaosrunner.errors import UserError
 from chaosrunner.faults.base import Context, Fault
 from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
+from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.plan import Plan
 from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow
 from chaosrunner.playbook import models
@@ -29,7 +30,7 @@ from chaosrunner.probes.once import probe_once
 from chaosrunner.probes.spec import ProbeSpec
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 log = structlog.get_logger()
 
@@ -57,6 +58,7 @@ class Stage:
     context: Context
     probes: Mapping[str, ProbeSpec]
     lease: Lease
+    guard: Guard
     clock: Clock
     emit: Emit
     random: Random
@@ -154,10 +156,16 @@ class Stage:
         if isinstance(step, models.NodeTarget):
             when, within = (step.when, step.within) if isinstance(step, models.Drain) else (None, 0.0)
             nodes = await self._when(lambda: self._nodes(step, when), when, within)
-            return nodes if isinstance(nodes, Ended) else node_fault(step, [node.target for node in nodes])
+            if isinstance(nodes, Ended):
+                return nodes
+            taken = sum(len(node.pods) for node in nodes) if isinstance(step, models.Drain) else 0
+            return self._too_many(taken) or node_fault(step, [node.target for node in nodes], self.guard)
         pods = await self._when(lambda: self._pods(step), step.when, step.within)
         if isinstance(pods, Ended):
             return pods
+        asks_only = isinstance(step, models.Evict) and step.dry_run
+        if too_many := self._too_many(0 if asks_only else len(pods)):
+            return too_many
         objects = []
         for pod in pods:
             answer = await self.context.cluster.get(PODS, pod.name, pod.namespace)
@@ -167,6 +175,13 @@ class Stage:
                 return Ended("inconclusive", f"Pod {pod.name} is another one now; nothing was changed")
             objects.append(answer.body)
         return pod_fault(step, objects)
+
+    def _too_many(self, taken: int) -> Ended | None:
+        """Refuses to take Pods beyond the drill's limits: those of earlier steps that nobody replaces yet count too."""
+        pairs = self.live.picture().pairs
+        away = sum(pair.replacement is None or not pair.replacement.ready for pair in pairs)
+        broken = self.guard.too_many(away + taken) if taken else None
+        return Ended("inconclusive", f"{broken[1]}; nothing was changed") if broken else None
 
     def _pods(self, step: PodStep) -> list[Candidate]:
         """The Pods that the step takes now. Raises UserError where there are not enough."""
