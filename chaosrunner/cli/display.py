@@ -19,7 +19,7 @@ from chaosrunner.reports.format import seconds, share
 from chaosrunner.reports.lines import describe, kind, notable
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.outcomes import SUCCESSES
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 NEWS = 8
 """Lines of news that the live display keeps."""

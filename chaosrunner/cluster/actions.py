@@ -12,7 +12,7 @@ from chaosrunner.cluster.answers import classify, meets
 from chaosrunner.cluster.resources import EVENTS, PODS, meta
 from chaosrunner.cluster.session import Answer, Cluster, Unreachable
 from chaosrunner.timeline import rows
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 COMPONENT = "chaosrunner"
 

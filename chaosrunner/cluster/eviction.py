@@ -16,7 +16,7 @@ from chaosrunner.cluster.budget import HELD, budgets_of
 from chaosrunner.cluster.resources import PDBS, PODS, meta, terminating
 from chaosrunner.cluster.session import Answer, ApiError, Cluster, Unreachable, delete_options
 from chaosrunner.timeline import rows
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

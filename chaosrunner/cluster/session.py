@@ -29,7 +29,7 @@ from chaosrunner.cluster.resources import Resource
 from chaosrunner.errors import UserError
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 log = structlog.get_logger()
 

@@ -25,7 +25,7 @@ import structlog
 from chaosrunner.cluster.resources import Resource, meta
 from chaosrunner.cluster.session import Answer, ApiError, Cluster, Listing, Stream, Unreachable, selectors
 from chaosrunner.timeline import rows
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 log = structlog.get_logger()
 

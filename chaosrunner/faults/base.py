@@ -19,7 +19,7 @@ from chaosrunner.cluster.session import Cluster, Unreachable
 from chaosrunner.journal.journal import Journal
 from chaosrunner.journal.undo import UndoResult
 from chaosrunner.timeline import rows
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 Object = dict[str, Any]
 

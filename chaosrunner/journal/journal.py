@@ -21,7 +21,7 @@ import structlog
 from chaosrunner.journal import process
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 log = structlog.get_logger()
 

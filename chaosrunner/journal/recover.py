@@ -13,7 +13,7 @@ from chaosrunner.journal import fields, process
 from chaosrunner.journal.journal import Connection, Entry, Reopened, State
 from chaosrunner.journal.undo import UndoResult, result, undo_entry
 from chaosrunner.timeline import rows
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 Connect = Callable[[Connection], AbstractAsyncContextManager[Cluster]]
 """Opens the cluster that an entry names. May raise Unreachable or UserError."""

@@ -13,7 +13,7 @@ from chaosrunner.cluster.session import JSON_PATCH, Answer, Cluster, Unreachable
 from chaosrunner.journal import fields
 from chaosrunner.journal.journal import Entry, State
 from chaosrunner.timeline import rows
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ import anyio
 from chaosrunner.observers.values import Object, part, text
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 Fetch = Callable[[str, Mapping[str, str]], Awaitable[tuple[int, dict[str, Any]]]]
 """GETs a path below the Prometheus URL with query parameters; status and JSON body. May raise anything."""

@@ -16,7 +16,7 @@ from chaosrunner.cluster.roots import Roots
 from chaosrunner.cluster.watch import Change, Timing, Watcher
 from chaosrunner.observers import alerts, endpoints, events, nodes, pdbs, pods
 from chaosrunner.timeline import rows
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 log = structlog.get_logger()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
@@ -16,9 +15,7 @@ from chaosrunner.probes.spec import Planned, ProbeSpec
 from chaosrunner.probes.transcript import Transcript
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import SUCCESSES
-from chaosrunner.timeline.rows import Request, RequestHeaders, RequestSent, Row
-
-Emit = Callable[[Row], None]
+from chaosrunner.timeline.rows import Emit, Request, RequestHeaders, RequestSent
 
 
 @dataclass(frozen=True)

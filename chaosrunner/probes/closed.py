@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import anyio
 
-from chaosrunner.probes.attempt import Attempts, Emit
+from chaosrunner.probes.attempt import Attempts
 from chaosrunner.probes.self_check import LoopWatch
 from chaosrunner.probes.spec import ProbeSpec, RequestMaker
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import SUCCESSES
+from chaosrunner.timeline.rows import Emit
 
 FIRST_BACKOFF = 0.05
 """Seconds that a worker waits after its first failure in a row; doubled with each further one."""

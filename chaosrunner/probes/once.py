@@ -6,11 +6,11 @@ import itertools
 
 import anyio
 
-from chaosrunner.probes.attempt import Attempts, Emit, Expect
+from chaosrunner.probes.attempt import Attempts, Expect
 from chaosrunner.probes.self_check import LoopWatch
 from chaosrunner.probes.spec import Overrides, ProbeSpec, RequestMaker
 from chaosrunner.timeline.clock import Clock
-from chaosrunner.timeline.rows import Request
+from chaosrunner.timeline.rows import Emit, Request
 
 _numbers = itertools.count(1)
 

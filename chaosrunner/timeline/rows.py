@@ -11,6 +11,7 @@ Absent optional fields mean "not known"; a field is never filled with a guess.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -412,6 +413,9 @@ Row = (
     | Node | Pdb | Event | Alerts | Watch
 )  # fmt: skip
 """Any row. Decode a line with `msgspec.json.Decoder(Row)`."""
+
+Emit = Callable[[Row], None]
+"""How rooms put rows on the timeline: cheap, synchronous, never blocks on anything but the disk's write buffer."""
 
 OWNERS: dict[tuple[str, str], str] = {
     ("pod", "created_time"): "apiserver",

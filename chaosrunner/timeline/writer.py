@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,12 +15,9 @@ import msgspec
 from chaosrunner.timeline import manifest as manifests
 from chaosrunner.timeline import tables
 from chaosrunner.timeline.redact import Redactor
-from chaosrunner.timeline.rows import Row
+from chaosrunner.timeline.rows import Emit, Row
 
 ROWS = "rows.jsonl"
-
-Emit = Callable[[Row], None]
-"""How rooms put rows on the timeline: cheap, synchronous, never blocks on anything but the disk's write buffer."""
 
 
 class Writer:

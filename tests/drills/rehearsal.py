@@ -14,7 +14,7 @@ from chaosrunner.engine import Options, run_drill
 from chaosrunner.playbook import BoundDrill, load_drill
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.reader import Recording
-from chaosrunner.timeline.writer import Emit
+from chaosrunner.timeline.rows import Emit
 
 SHORT = {
     "baseline": "2s",
