@@ -100,22 +100,26 @@ def status_table(requests: Requests) -> dict[str, int]:
 
 def latency(requests: Requests, metric: str, mask: Mask) -> Floats:
     """Single values of the masked successful requests: for chunk_gap every gap, else one a request."""
-    chosen = requests.success & requests.counted & mask
-    if metric == "chunk_gap":
-        gaps, owners = requests.gaps()
-        return gaps[chosen[owners]]
-    values = requests.latency(metric)[chosen]
-    return values[~np.isnan(values)]
+    return _chosen(_values(requests, metric), requests.success & requests.counted & mask)
 
 
 def latency_table(requests: Requests, masks: Mapping[str, Mask], straddling: Mask) -> dict[str, dict[str, Percentiles]]:
     """Metric -> phase or `all` -> percentiles; phases without requests are left out."""
+    chosen = {name: requests.success & requests.counted & mask for name, mask in masks.items()}
+    across = {name: int(np.count_nonzero(mask & straddling)) for name, mask in chosen.items()}
     table: dict[str, dict[str, Percentiles]] = {}
     for metric in LATENCIES:
-        table[metric] = {}
-        for name, mask in masks.items():
-            chosen = requests.success & requests.counted & mask
-            table[metric][name] = percentiles(
-                latency(requests, metric, mask), int(np.count_nonzero(chosen & straddling))
-            )
+        values = _values(requests, metric)
+        table[metric] = {name: percentiles(_chosen(values, mask), across[name]) for name, mask in chosen.items()}
     return table
+
+
+def _values(requests: Requests, metric: str) -> tuple[Floats, Codes | None]:
+    """Values, and the positions of their requests where these are not simply all."""
+    return requests.gaps() if metric == "chunk_gap" else (requests.latency(metric), None)
+
+
+def _chosen(values: tuple[Floats, Codes | None], mask: Mask) -> Floats:
+    numbers, owners = values
+    chosen = numbers[mask if owners is None else mask[owners]]
+    return np.asarray(chosen[~np.isnan(chosen)])

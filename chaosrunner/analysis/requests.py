@@ -74,6 +74,7 @@ class Requests:
         self.vocabulary = {name: Vocabulary() for name in _CODES}
         self._table: pa.Table | None = None
         self._fed: list[Request] = []
+        self._judgement: tuple[Mask, Mask] = (np.empty(0, np.bool_), np.empty(0, np.bool_))
         self._gaps: list[Floats] = []
         self._gap_owners: list[Codes] = []
 
@@ -212,13 +213,18 @@ class Requests:
     @property
     def success(self) -> Mask:
         """complete or complete_missing_done."""
-        return np.asarray(_SUCCESS[self.outcome])
+        return self._judged()[0]
 
     @property
     def counted(self) -> Mask:
         """The denominator of success_rate: sent + not_sent - prober_fault - cancelled, probe-once requests apart
         (and without the unfinished ones, which say nothing about the service)."""
-        return np.asarray(_COUNTED[self.outcome] & ~self.once)
+        return self._judged()[1]
+
+    def _judged(self) -> tuple[Mask, Mask]:
+        if len(self._judgement[0]) != self._size:
+            self._judgement = (_SUCCESS[self.outcome], _COUNTED[self.outcome] & ~self.once)
+        return self._judgement
 
     @property
     def in_service(self) -> Mask:

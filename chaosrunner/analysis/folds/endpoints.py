@@ -36,9 +36,14 @@ class Endpoints:
     def __init__(self, watches: Watches, service: str | None) -> None:
         self._watches = watches
         self._service = service
-        self._slices: dict[str, dict[str, Endpoint]] = {}
-        self._holders: dict[str, dict[str, int]] = {}
-        """Endpoint -> slice -> id of the row that last wrote it there."""
+        self._slices: dict[str, dict[str, bool]] = {}
+        """Slice -> endpoint -> ready."""
+        self._written: dict[str, int] = {}
+        """Slice -> id of the row that last wrote it."""
+        self._holders: dict[str, set[str]] = {}
+        """Endpoint -> slices that have it."""
+        self._shared: set[str] = set()
+        """Endpoints in several slices: whenever one of these is written, another one may be believed."""
         self._ready: set[str] = set()
         self._versions: dict[str, set[str]] = {}
         self._gone: set[str] = set()
@@ -83,16 +88,13 @@ class Endpoints:
         listed = row.seen in ("LISTED", "RELISTED", "VANISHED")
         low = self._watches.begin_of(row.gap, row.at)
         old = self._slices.pop(row.uid, {})
-        new = {} if leaving else {key: endpoint for endpoint in row.endpoints if (key := _key(endpoint)) is not None}
+        new = {} if leaving else {key: e.ready for e in row.endpoints if (key := _key(e)) is not None}
         if not leaving:
             self._slices[row.uid] = new
-        for key in old.keys() | new.keys():
-            holders = self._holders.setdefault(key, {})
-            if key in new:
-                holders[row.uid] = row.id
-            else:
-                holders.pop(row.uid, None)
-            self._judge(key, holders, Change(row.at, low, False, row.id))
+        self._written[row.uid] = row.id
+        for key in {key for key, _ in old.items() ^ new.items()} | self._shared:
+            self._hold(key, row.uid, key in new)
+            self._judge(key, Change(row.at, low, False, row.id))
         inside_gap = bool(self.history) and self.history[-1].ready is None
         if inside_gap:
             return
@@ -102,11 +104,14 @@ class Endpoints:
             self._settling = listed
             self._point(row.at, row.id)
 
-    def _judge(self, key: str, holders: dict[str, int], change: Change) -> None:
-        ready = False
-        if holders:
-            newest = max(holders, key=lambda slice_: holders[slice_])
-            ready = self._slices[newest][key].ready
+    def _hold(self, key: str, slice_: str, held: bool) -> None:
+        holders = self._holders.setdefault(key, set())
+        (holders.add if held else holders.discard)(slice_)
+        (self._shared.add if len(holders) > 1 else self._shared.discard)(key)
+
+    def _judge(self, key: str, change: Change) -> None:
+        holders = self._holders[key]
+        ready = bool(holders) and self._slices[max(holders, key=self._written.__getitem__)][key]
         if ready == (key in self._ready):
             return
         (self._ready.add if ready else self._ready.discard)(key)
