@@ -30,8 +30,8 @@ def pod_fault(body: PodStep, pods: Sequence[Object]) -> Fault:
             return delete_pod.DeletePod(pods, grace_period=body.grace_period, force=body.force, expect=body.expect)
 
 
-def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard | None = None) -> Fault:
-    """The fault of a step that takes nodes. With a `guard`, a drain evicts no Pod that the drill's limits exclude."""
+def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fault:
+    """The fault of a step that takes nodes. A drain evicts no Pod that the drill's limits exclude."""
     match body:
         case models.Cordon():
             return cordon.Cordon(nodes)
@@ -48,5 +48,5 @@ def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard | None
                 ),
                 grace_period=body.grace_period,
                 retry_every=body.retry_every,
-                off_limits=guard.off_limits if guard else lambda _: None,
+                off_limits=guard.off_limits,
             )

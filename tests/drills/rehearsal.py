@@ -20,9 +20,10 @@ SHORT = {
     "baseline": "2s",
     "hold": "2s",
     "max_tokens": "32",
+    "chunk_gap": "500ms",
     "lab.startup": "1s",
     "lab.warmup.first_token": "300ms",
-    "lab.warmup.standstill": "1500ms",
+    "lab.warmup.standstill": "700ms",
 }
 """Phases of 2 to 3 seconds; everything else is as shipped."""
 
