@@ -23,13 +23,14 @@ MODEL_PORT = 8000
 
 @dataclass(frozen=True)
 class Places:
-    """Where things of this lab are: its kubeconfig, the folder of request logs, address and ports on node `infra`."""
+    """Where things of this lab are: its kubeconfig, the folder of request logs, node `infra`, and the ports."""
 
     kubeconfig: Path
     logs: Path
     infra_address: str
     gateway_port: int = GATEWAY_PORT
     alerts_port: int = ALERTS_PORT
+    model_port: int = MODEL_PORT
 
     @property
     def gateway(self) -> str:
@@ -95,7 +96,7 @@ def _model(spec: LabSpec, places: Places) -> Json:
     }
     flags = [*arguments(warmup | spec.model), f"--log={places.logs}/$(POD_NAME).jsonl"]
     container = _program("model", "model_server", flags, path="/health", patience=spec.startup)
-    container["ports"] = [{"name": "http", "containerPort": MODEL_PORT}]
+    container["ports"] = [{"name": "http", "containerPort": places.model_port}]
     if spec.pre_stop:
         container["lifecycle"] = {"preStop": _sleep(spec.pre_stop)}
     pod: Json = {"terminationGracePeriodSeconds": spec.grace, "containers": [container]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from chaosrunner.lab.embedded.agent.addresses import PerPod, addresses
 from chaosrunner.lab.embedded.agent.containers import Backoff
 from tests.lab.episodes import FAST, NAMESPACE, Recorder, is_ready, lab_with_recorder
 from tests.lab.transitions import Json
@@ -259,6 +261,22 @@ async def test_pods_that_share_an_address_have_ports_of_their_own(tmp_path: Path
         assert found == ports
 
 
+needs_loopback_net = pytest.mark.skipif(not PerPod.available(), reason="only 127.0.0.1 exists here")
+
+
+@needs_loopback_net
+def test_a_port_that_somebody_has_on_all_addresses_is_avoided() -> None:
+    given = addresses("per_pod")
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        assert given.port(taken) != taken
+    assert given.port(taken) == taken
+    given.close()
+
+
+@needs_loopback_net
 async def test_pods_have_addresses_of_their_own(tmp_path: Path) -> None:
     async with lab_with_recorder(tmp_path / "one") as one, lab_with_recorder(tmp_path / "two") as two:
         await one.deploy("chat", 2)

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from chaosrunner.errors import UserError
 from chaosrunner.lab.embedded.agent import guardian
 from chaosrunner.lab.embedded.agent.processes import Process, Processes
 
@@ -137,6 +138,16 @@ async def test_the_next_start_cleans_up_by_start_time(tmp_path: Path) -> None:
         for process in (left, other):
             process.kill()
             process.wait()
+
+
+@pytest.mark.anyio
+async def test_a_folder_belongs_to_one_lab(tmp_path: Path) -> None:
+    async with Processes(tmp_path / "ledger").open() as processes:
+        process, _ = start(processes, SLEEP, tmp_path)
+        with pytest.raises(UserError, match="another lab"):
+            async with Processes(tmp_path / "ledger").open():
+                pass
+        assert is_alive(process.pid)
 
 
 def test_process_one_is_never_signalled() -> None:

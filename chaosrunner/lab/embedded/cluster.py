@@ -149,10 +149,10 @@ class Lab:
         """A container's log, as `kubectl logs` asks for it. ApiError 400 when there is none."""
         found = self.container(namespace, pod, container)
         logs = found.logs if found is not None else []
-        if len(logs) < (2 if previous else 1):
-            what = "previous terminated container" if previous else "container"
-            message = f'{what} "{container}" in pod "{pod}" not found'
-            raise errors.bad_request(message if previous else f"{message[:-10]} is waiting to start: ContainerCreating")
+        if previous and len(logs) < 2:
+            raise errors.bad_request(f'previous terminated container "{container}" in pod "{pod}" not found')
+        if not logs:
+            raise errors.bad_request(f'container "{container}" in pod "{pod}" is waiting to start: ContainerCreating')
         options = LogOptions(
             follow=follow and not previous,
             timestamps=timestamps,
@@ -185,8 +185,8 @@ async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
     token = secrets.token_hex(16)
     agents: dict[str, NodeAgent] = {}
     infra_address = given.node(spec.nodes + 1)
-    ports = [given.port(port) for port in (manifests.GATEWAY_PORT, manifests.ALERTS_PORT)]
-    places = Places(state / "kubeconfig", requests, infra_address, *ports)
+    wanted = (manifests.GATEWAY_PORT, manifests.ALERTS_PORT, manifests.MODEL_PORT)
+    places = Places(state / "kubeconfig", requests, infra_address, *map(given.port, wanted))
     instants = Instants(state / "instants.jsonl", store, requests)
     lab = Lab(spec, state, store, instants, agents, places)
     failure: Exception | None = None

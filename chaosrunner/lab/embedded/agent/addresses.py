@@ -14,7 +14,7 @@ _HOSTS = range(1, 255)
 
 
 class Addresses(Protocol):
-    """Gives nodes and Pods their addresses; `port` gives the lab's own programs theirs."""
+    """Gives nodes and Pods their addresses. `port`: the wanted port for the lab's own programs, or a free one."""
 
     def node(self, index: int) -> str: ...
 
@@ -60,7 +60,16 @@ class PerPod:
         return f"{self._prefix}.{_POD_SUBNETS[subnet % len(_POD_SUBNETS)]}.{_HOSTS[host]}"
 
     def port(self, wanted: int) -> int:
-        return wanted
+        """A program of this machine that listens on all addresses takes its port away from the lab."""
+        for port in (wanted, 0):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((self.node(1), port))
+                except OSError:
+                    continue
+                return int(probe.getsockname()[1])
+        raise OSError("no free port")
 
     def close(self) -> None:
         self._lock.close()

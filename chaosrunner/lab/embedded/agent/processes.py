@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import IO
 
 import anyio
 
+from chaosrunner.errors import UserError
 from chaosrunner.lab.embedded.agent import guardian
 
 _POLL_SECONDS = 0.02
@@ -87,11 +89,19 @@ class Processes:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Processes]:
-        """Kill what an earlier lab left in this state folder, watch, and leave no process behind."""
-        if self._path.exists():
-            for pid, expected in guardian.survivors(self._path.read_text().splitlines()).items():
-                guardian.kill_group(pid, expected)
-        self._ledger = self._path.open("w")
+        """Kill what an earlier lab left in this state folder, watch, and leave no process behind.
+
+        UserError when another lab that runs has the folder.
+        """
+        self._ledger = self._path.open("a+")
+        try:
+            fcntl.flock(self._ledger, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{self._path.parent}: another lab is running in this folder") from None
+        self._ledger.seek(0)
+        for pid, expected in guardian.survivors(self._ledger).items():
+            guardian.kill_group(pid, expected)
+        self._ledger.truncate(0)
         self._guardian = _start_guardian()
         try:
             yield self

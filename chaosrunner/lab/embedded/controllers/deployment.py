@@ -145,12 +145,12 @@ class _Rollout:
         if self._new is None:
             self._new = self._create(revision)
             self._all.append(self._new)
+            self._set_progress("NewReplicaSetCreated", f'Created new replica set "{self._new["metadata"]["name"]}"')
         elif _revision(self._new) < revision:
             self._new = self._annotate(self._new, {REVISION: str(revision)})
         self._deployment["metadata"].setdefault("annotations", {})
         if self._deployment["metadata"]["annotations"].get(REVISION) != str(_revision(self._new)):
             self._deployment["metadata"]["annotations"][REVISION] = str(_revision(self._new))
-            self._set_progress("NewReplicaSetCreated", f'Created new replica set "{self._new["metadata"]["name"]}"')
             self._write()
 
     def _create(self, revision: int) -> Json:
