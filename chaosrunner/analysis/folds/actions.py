@@ -49,19 +49,21 @@ class Call:
 
     @property
     def change(self) -> bool:
-        """Whether it is a fault that may have changed something: no dry run, no undo, not refused."""
-        return not self.sent.dry_run and not self.sent.undo and self.result.ok is not False
+        """Whether it is a fault that may have changed something: no dry run, no undo, not refused, and no second
+        removal of a Pod that was leaving already."""
+        late = self.result.answer == "already_terminating" or (self.sent.action in TAKES_POD and self.pod_terminating)
+        return not self.sent.dry_run and not self.sent.undo and self.result.ok is not False and not late
 
     @property
     def disrupts(self) -> bool:
-        """Whether it took a Pod away that was not leaving already.
+        """Whether it took a Pod away.
 
         A call whose answer never came counts where the Pod was seen to go after it.
         """
-        if self.sent.action not in TAKES_POD or not self.change or self.pod_terminating:
+        if self.sent.action not in TAKES_POD or not self.change:
             return False
         if self.result.ok is not None:
-            return self.result.answer != "already_terminating"
+            return True
         deletion = None if self.pod is None else self.pod.deletion
         return deletion is not None and deletion.at >= self.at
 
