@@ -413,7 +413,7 @@ class Facts(Fact):
     zero_ready_seconds: Span
     """Time with no ready endpoint while the service was watched; `high` adds what gaps may hide."""
     outages: list[Window]
-    """Stretches in which every request failed before its first token, by send time, at least two of them."""
+    """Stretches in which nobody was served: at least two requests in a row failed before their first token."""
     ready_endpoints: list[ReadyEndpoints]
     evictions: list[Eviction]
     alerts: list[AlertEpisode]

@@ -191,7 +191,7 @@ def _terminations(picture: Picture, terminations: list[Termination]) -> Iterator
 
 def _outages(picture: Picture, outages: list[Window], replacements: list[Replacement]) -> Iterator[Finding]:
     for outage in outages:
-        text = f"no request was served for {outage.seconds:.1f} s (from {outage.begin:.1f} s)"
+        text = f"nobody was served for {outage.seconds:.1f} s (from {outage.begin:.1f} s)"
         yield _finding("outage", "warning", text, outage.evidence)
         ready = [
             milestone.at

@@ -42,8 +42,9 @@ def zero_ready_seconds(picture: Picture, windows: list[Window]) -> Span:
 
 
 def outages(picture: Picture) -> list[Window]:
-    """Runs of at least two requests, by send time, that all failed before their first token: from the sending of the
-    first to the sending of the next one that was served (or the end of the recording).
+    """Stretches in which nobody was served: runs of at least two requests, by send time, that all failed before their
+    first token, from the sending of the first (or, if later, the last sign of service of an earlier request: its last
+    token, or its end) to the sending of the next one that was served (or the end of the recording).
 
     A stream that was served and then cut is a loss, but the service answered. A 429 is a refusal by policy: it
     neither makes an outage nor ends one.
@@ -52,15 +53,17 @@ def outages(picture: Picture) -> list[Window]:
     refused = requests.is_outcome(Outcome.REJECTED) & (requests.status == 429)
     positions = requests.by_sending(requests.in_service & ~refused)
     failed = (~requests.success & np.isnan(requests.first_token))[positions]
+    signs = np.where(np.isnan(requests.last_token), requests.ended, requests.last_token)[positions]
+    served_until = np.maximum.accumulate(np.where(failed, -np.inf, signs))
     edges = np.flatnonzero(np.diff(np.concatenate(([False], failed, [False])).astype(np.int8)))
     windows = []
     for first, last in edges.reshape(-1, 2).tolist():
-        if last - first < 2:
-            continue
         run = positions[first:last]
-        begin = float(requests.sent[run[0]])
         open_ = last == len(positions)
+        begin = max(float(requests.sent[run[0]]), float(served_until[first]))
         end = picture.now if open_ else float(requests.sent[positions[last]])
+        if len(run) < 2 or begin >= end:
+            continue
         rows = [int(requests.id[run[0]]), int(requests.id[run[-1]])]
         if not open_:
             rows.append(int(requests.id[positions[last]]))

@@ -172,6 +172,10 @@ class Requests:
         return self._column("first_token")
 
     @property
+    def last_token(self) -> Floats:
+        return self._column("last_token")
+
+    @property
     def largest_gap(self) -> Floats:
         return self._column("largest_gap")
 
@@ -251,7 +255,7 @@ class Requests:
                 return np.asarray(self._column("first_answer") - self.began)
             case "tpot":
                 steps = np.where(self.tokens > 1, self.tokens - 1, np.nan)
-                return np.asarray((self._column("last_token") - self.first_token) / steps)
+                return np.asarray((self.last_token - self.first_token) / steps)
             case "e2e":
                 return self.ended - self.began
             case "chunk_gap":

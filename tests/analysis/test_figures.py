@@ -426,3 +426,22 @@ def test_victims_and_replacements_go_in_pairs() -> None:
     assert found.recovery.missing == ["c"]
     assert found.recovery.time_to_ready.value is None
     assert [check.verdict for check in found.checks] == ["failed", "passed"]
+
+
+def test_an_outage_is_when_nobody_is_served() -> None:
+    tape = Tape()
+    long = tape.request(0.0, 9.0, first_token=0.1, last_token=8.5)
+    # Two failures in a row while another stream runs: losses, no outage.
+    for sent in (2.0, 2.5):
+        tape.request(sent, sent + 0.1, "http_error", status=503)
+    tape.request(3.0, 4.0)
+    for sent in (8.0, 9.5, 10.0):
+        tape.request(sent, sent + 0.1, "connect_refused")
+    # A 429 and a single failure are none either.
+    tape.request(11.0, 11.1, "rejected", status=429)
+    tape.request(12.0, 13.0)
+    tape.request(14.0, 14.1, "no_response")
+    tape.request(15.0, 16.0)
+    tape.end(20.0)
+    (outage,) = facts(tape).outages
+    assert (outage.begin, outage.end, outage.open) == (long.last_token, 12.0, False)
