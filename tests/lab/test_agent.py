@@ -248,6 +248,41 @@ async def test_a_prestop_sleep_comes_before_sigterm(lab: Recorder) -> None:
     assert "FailedPreStopHook" not in reasons(lab, "nap")
 
 
+async def test_a_cut_node_learns_of_a_deletion_when_it_is_healed(lab: Recorder) -> None:
+    run(lab, "far", "sleep", "60")
+    await lab.until(lambda: container(lab, "far")["state"].get("running") is not None)
+    found = lab.lab.container(NAMESPACE, "far", None)
+    assert found is not None
+    lab.lab.cut_node("node1")
+    lab.store.delete("pods", "far", NAMESPACE)
+    await anyio.sleep(0.5)
+    assert found.is_running
+    assert lab.store.find("pods", "far", NAMESPACE) is not None
+    lab.lab.heal_node("node1")
+    await lab.until(lambda: lab.store.find("pods", "far", NAMESPACE) is None)
+    assert not found.is_running
+
+
+async def test_a_cordon_is_told_by_the_node(lab: Recorder) -> None:
+    def told() -> list[str]:
+        return [event["reason"] for event in lab.store.list("events", "default")]
+
+    lab.store.mutate("nodes", "node1", None, lambda node: node["spec"].update(unschedulable=True))
+    await lab.until(lambda: "NodeNotSchedulable" in told())
+    lab.store.mutate("nodes", "node1", None, lambda node: node["spec"].pop("unschedulable"))
+    await lab.until(lambda: "NodeSchedulable" in told())
+
+
+async def test_a_pod_that_the_lab_cannot_run_harms_no_other(lab: Recorder) -> None:
+    run(lab, "grpc", "sleep", "60", readinessProbe={"grpc": {"port": 9}, "periodSeconds": 1})
+    run(lab, "null", "echo", "a\0b", pod={"restartPolicy": "Never"})
+    run(lab, "good", "sleep", "60")
+    await lab.until(lambda: is_ready(lab.store.get("pods", "good", NAMESPACE)))
+    await lab.until(ended(lab, "null"))
+    await lab.until(lambda: "Unhealthy" in reasons(lab, "grpc"))
+    assert not is_ready(lab.store.get("pods", "grpc", NAMESPACE))
+
+
 async def test_pods_that_share_an_address_have_ports_of_their_own(tmp_path: Path) -> None:
     async with lab_with_recorder(tmp_path / "shared", addresses="shared") as lab:
         await lab.deploy("chat", 2)

@@ -38,8 +38,10 @@ async def check(handler: Json, target: Target, timeout: float) -> Result:
         return await _http(handler["httpGet"], target, timeout)
     if "tcpSocket" in handler:
         return await _tcp(handler["tcpSocket"], target, timeout)
-    await anyio.sleep(handler["sleep"]["seconds"])
-    return Result(True)
+    if "sleep" in handler:
+        await anyio.sleep(handler["sleep"]["seconds"])
+        return Result(True)
+    return Result(False, "the embedded lab knows httpGet, tcpSocket, exec and sleep only")
 
 
 async def _exec(command: list[str], target: Target, timeout: float) -> Result:

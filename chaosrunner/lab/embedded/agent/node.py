@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import structlog
 
 from chaosrunner.lab.embedded.agent.addresses import Addresses
 from chaosrunner.lab.embedded.agent.containers import Container
@@ -20,6 +21,8 @@ from chaosrunner.lab.embedded.controllers.nodes import LEASES
 from chaosrunner.lab.embedded.controllers.objects import has_ended
 from chaosrunner.lab.embedded.selectors import parse_fields
 from chaosrunner.lab.embedded.store import Json, Store, timestamp
+
+log = structlog.get_logger()
 
 Note = Callable[..., None]
 """note(what, pod, **more) writes into the lab's own log of instants."""
@@ -75,6 +78,7 @@ class NodeAgent:
         self._events = Recorder(store, "kubelet", name)
         self._workers: dict[str, PodWorker] = {}
         self._connected = anyio.Event()
+        self._unschedulable = False
         self._group: anyio.abc.TaskGroup | None = None
         self._clock_start = time.monotonic()
 
@@ -89,8 +93,7 @@ class NodeAgent:
             "status": self._node_status(None),
         }
         self.store.create("nodes", node)
-        spec = {"holderIdentity": self.name, "leaseDurationSeconds": 40, "renewTime": micro_time(self.store.now())}
-        self.store.create("leases", {"metadata": {"name": self.name, "namespace": LEASES}, "spec": spec})
+        self._renew_lease()
         self._connected.set()
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
@@ -107,8 +110,11 @@ class NodeAgent:
             self._send_heartbeat()
 
     def _send_heartbeat(self) -> None:
-        now = micro_time(self.store.now())
-        self.store.mutate("leases", self.name, LEASES, lambda new: new["spec"].update(renewTime=now))
+        node = self.store.find("nodes", self.name)
+        if node is None:
+            return
+        self._tell_schedulable(node)
+        self._renew_lease()
         self.store.mutate(
             "nodes",
             self.name,
@@ -116,6 +122,22 @@ class NodeAgent:
             lambda new: new.update(status=self._node_status(new["status"])),
             subresource="status",
         )
+
+    def _renew_lease(self) -> None:
+        now = micro_time(self.store.now())
+        if self.store.find("leases", self.name, LEASES) is not None:
+            self.store.mutate("leases", self.name, LEASES, lambda new: new["spec"].update(renewTime=now))
+            return
+        spec = {"holderIdentity": self.name, "leaseDurationSeconds": 40, "renewTime": now}
+        self.store.create("leases", {"metadata": {"name": self.name, "namespace": LEASES}, "spec": spec})
+
+    def _tell_schedulable(self, node: Json) -> None:
+        """An Event when the node was cordoned or uncordoned since the last heartbeat."""
+        unschedulable = bool(node["spec"].get("unschedulable"))
+        if unschedulable != self._unschedulable:
+            self._unschedulable = unschedulable
+            reason = "NodeNotSchedulable" if unschedulable else "NodeSchedulable"
+            self._events.normal(node, reason, f"Node {self.name} status is now: {reason}")
 
     def _node_status(self, present: Json | None) -> Json:
         now = timestamp(self.store.now())
@@ -195,7 +217,14 @@ class NodeAgent:
         elif not has_ended(pod):
             worker = self._workers[uid] = PodWorker(self, pod)
             worker.update(pod)
-            self._group.start_soon(worker.run)
+            self._group.start_soon(self._run_worker, worker)
+
+    async def _run_worker(self, worker: PodWorker) -> None:
+        """Trouble with one Pod ends neither the others nor the lab."""
+        try:
+            await worker.run()
+        except Exception:
+            log.exception("pod worker failed", pod=worker.key)
 
     # -- for the Pods' workers ---------------------------------------------------------------------------------------
 

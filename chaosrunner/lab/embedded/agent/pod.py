@@ -205,7 +205,7 @@ class PodWorker:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             container.process = self._node.processes.start(command, variables, directory, log.write)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             log.write(b"")
             container.process = None
             container.fail_start(f"failed to start container process: {error}", time.time())

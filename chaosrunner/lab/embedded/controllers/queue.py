@@ -49,7 +49,10 @@ class WorkQueue(Generic[Key]):
         self._timers[key] = loop.call_at(at, self.add, key)
 
     async def run(self, reconcile: Callable[[Key], None]) -> None:
-        """Reconcile key by key. A refusal of the store is logged and the key tried again after a second."""
+        """Reconcile key by key. A refusal of the store is logged and the key tried again after a second.
+
+        An object that a controller cannot cope with is logged and left alone, and harms no other.
+        """
         while True:
             await self._filled.wait()
             while self._keys:
@@ -60,6 +63,8 @@ class WorkQueue(Generic[Key]):
                 except ApiError as error:
                     log.info("reconcile refused", key=key, error=str(error))
                     self.add_after(key, _RETRY_SECONDS)
+                except Exception:
+                    log.exception("reconcile failed", key=key)
                 await anyio.lowlevel.checkpoint()
             self._filled = anyio.Event()
 
