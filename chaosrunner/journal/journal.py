@@ -37,6 +37,10 @@ OPEN: frozenset[State] = frozenset({"intent", "applied", "undo_failed"})
 """States that still ask for an undo."""
 
 
+class JournalLost(Exception):
+    """The journal cannot be written: nothing more may be changed. What is on the disk stays valid."""
+
+
 class Connection(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """How to reach the cluster again: references only, never a secret."""
 
@@ -112,7 +116,10 @@ class Journal:
         self._states: dict[str, tuple[Entry, State]] = {}
 
     async def intend(self, *, fault: str, target: rows.Target, resource: str, fields: Sequence[Field]) -> Entry:
-        """Announces a change; returns when the announcement is on the disk, and only then may the call be sent."""
+        """Announces a change; returns when the announcement is on the disk, and only then may the call be sent.
+
+        Raises JournalLost.
+        """
         entry = Entry(
             entry=uuid.uuid4().hex[:12],
             run=self._run,
@@ -130,9 +137,11 @@ class Journal:
         return entry
 
     async def mark(self, entry: Entry, state: State, detail: str | None = None) -> None:
-        """Writes the entry's new state."""
-        await self._file.append(Mark(entry=entry.entry, state=state, wall=time.time(), detail=detail))
-        self._note(entry, state, detail)
+        """Writes the entry's new state, which holds for this process also where JournalLost is raised."""
+        try:
+            await self._file.append(Mark(entry=entry.entry, state=state, wall=time.time(), detail=detail))
+        finally:
+            self._note(entry, state, detail)
 
     def open(self) -> list[Entry]:
         """Entries of this run that still ask for an undo, newest first."""
@@ -175,19 +184,23 @@ class Reopened:
         return self._states[entry.entry][1]
 
     async def mark(self, entry: Entry, state: State, detail: str | None = None) -> None:
-        """Writes the entry's new state."""
-        file = _Appender(self.path)
+        """Writes the entry's new state. Raises JournalLost."""
+        try:
+            file = _Appender(self.path)
+        except OSError as error:
+            raise JournalLost(f"{self.path}: {error.strerror}") from error
         try:
             await file.append(Mark(entry=entry.entry, state=state, wall=time.time(), detail=detail))
         finally:
             file.close()
-        self._states[entry.entry] = (entry, state)
+            self._states[entry.entry] = (entry, state)
 
 
 class _Appender:
     """Appends lines to a file; a line counts as written when it would survive the loss of power."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._file).st_size
         self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
@@ -199,15 +212,19 @@ class _Appender:
 
     async def append(self, line: Entry | Mark) -> None:
         data = b"\n" * self._torn + msgspec.json.encode(line) + b"\n"
-        self._torn = False
         # Away from the event loop: a slow disk must not age the receive times of streams. Shielded, since an
         # abort between writing and returning would leave an entry on the disk that nobody here knows of.
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._write, data)
+            try:
+                await anyio.to_thread.run_sync(self._write, data)
+            except OSError as error:
+                raise JournalLost(f"{self._path}: {error.strerror}") from error
 
     def _write(self, data: bytes) -> None:
+        self._torn = True  # until all of it is written: a line after a torn one must begin with a line break
         while data:
             data = data[os.write(self._file, data) :]
+        self._torn = False
         os.fsync(self._file)
 
     def close(self) -> None:

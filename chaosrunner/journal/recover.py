@@ -11,7 +11,7 @@ from chaosrunner.cluster.session import ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
 from chaosrunner.journal import fields, process
 from chaosrunner.journal.journal import Connection, Entry, Reopened, State
-from chaosrunner.journal.undo import UndoResult, result, undo_entry
+from chaosrunner.journal.undo import UndoResult, mark, result, undo_entry
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
 
@@ -49,7 +49,7 @@ async def recover(
         except (Unreachable, UserError) as error:
             for entry, ledger in items:
                 if entry.entry not in results:
-                    await ledger.mark(entry, "undo_failed", str(error))
+                    await mark(ledger, entry, "undo_failed", str(error))
                     results[entry.entry] = result(entry, "undo_failed", str(error))
     return [results[entry.entry] for entry, _ in work]
 

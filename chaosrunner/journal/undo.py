@@ -10,8 +10,9 @@ import structlog
 
 from chaosrunner.cluster.actions import change
 from chaosrunner.cluster.session import JSON_PATCH, Answer, Cluster, Unreachable
+from chaosrunner.errors import UserError
 from chaosrunner.journal import fields
-from chaosrunner.journal.journal import Entry, State
+from chaosrunner.journal.journal import Entry, JournalLost, State
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
 
@@ -80,30 +81,48 @@ async def send_patch(
     )
 
 
-async def undo_all(cluster: Cluster, ledger: Ledger, emit: Emit) -> list[UndoResult]:
+async def undo_all(cluster: Cluster, ledger: Ledger, emit: Emit, *, patience: float = 0.0) -> list[UndoResult]:
     """Undoes every open entry, newest first; one that fails does not keep the others from being tried.
 
-    Run it inside a shielded cancel scope: an abort must not stop it half-way.
+    A cluster that cannot be reached is asked again for `patience` seconds in all. Run it inside a shielded cancel
+    scope: an abort must not stop it half-way.
     """
-    return [await undo_entry(cluster, ledger, entry, emit) for entry in ledger.open()]
+    until = anyio.current_time() + patience
+    return [await undo_entry(cluster, ledger, entry, emit, until=until) for entry in ledger.open()]
 
 
-async def undo_entry(cluster: Cluster, ledger: Ledger, entry: Entry, emit: Emit) -> UndoResult:
-    """Undoes one entry and marks it. Doing it twice changes nothing the second time."""
+async def undo_entry(cluster: Cluster, ledger: Ledger, entry: Entry, emit: Emit, *, until: float = 0.0) -> UndoResult:
+    """Undoes one entry and marks it. Doing it twice changes nothing the second time.
+
+    `until` (of `anyio.current_time`): how long an unreachable cluster does not count as a failed attempt.
+    """
     decision = fields.Decision(state="undo_failed", detail="not tried")
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            await anyio.sleep(PAUSE)
+    failures = 0
+    while failures < ATTEMPTS:
         try:
             decision = await _try(cluster, entry, ledger.state(entry), emit)
-        except Unreachable as error:
+        except (Unreachable, UserError) as error:
             decision = fields.Decision(state="undo_failed", detail=f"the cluster cannot be reached: {error}")
+            failures += anyio.current_time() >= until
+        else:
+            failures += 1
         if decision.state != "undo_failed":
             break
-    await ledger.mark(entry, decision.state, decision.detail)
+        if failures < ATTEMPTS:
+            await anyio.sleep(PAUSE)
+    await mark(ledger, entry, decision.state, decision.detail)
     failed = decision.state == "undo_failed"
     log.log(40 if failed else 20, "undo", target=entry.target.name, state=decision.state, detail=decision.detail)
     return result(entry, decision.state, decision.detail)
+
+
+async def mark(ledger: Ledger, entry: Entry, state: State, detail: str | None) -> None:
+    """Marks an entry. A ledger that cannot be written must not keep other entries from being undone: the object
+    itself tells the next undo that nothing is left to do."""
+    try:
+        await ledger.mark(entry, state, detail)
+    except JournalLost as error:
+        log.error("the journal cannot be written", target=entry.target.name, state=state, error=str(error))
 
 
 def result(entry: Entry, state: State | Literal["left_alone"], detail: str | None) -> UndoResult:
