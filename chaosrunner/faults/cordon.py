@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import anyio
+
 from chaosrunner.cluster.actions import target_of
 from chaosrunner.cluster.resources import NODES
 from chaosrunner.cluster.session import Unreachable
@@ -124,8 +126,21 @@ class Cordon:
     async def _change(
         self, context: Context, target: rows.Target, node: fields.Object, previous: object
     ) -> TargetResult | None:
-        """One try; None if the node changed since it was read."""
+        """One try; None if the node changed since it was read. Raises Unreachable and JournalLost.
+
+        An abort waits for the answer: a patch that is cancelled on its way may reach the server after the undo has
+        looked, and then nobody would put the node back.
+        """
         target = target_of(node, "Node")
+        with anyio.CancelScope(shield=True):
+            done = await self._patch(context, target, node, previous)
+        if done is not None and done.expected:
+            await context.announce(target, self.name, f"{self.name}ed")
+        return done
+
+    async def _patch(
+        self, context: Context, target: rows.Target, node: fields.Object, previous: object
+    ) -> TargetResult | None:
         entry = await context.journal.intend(
             fault=self.name,
             target=target,
@@ -144,7 +159,6 @@ class Cordon:
             raise
         if answer.ok:
             await context.journal.mark(entry, "applied")
-            await context.announce(target, self.name, f"{self.name}ed")
             return TargetResult(target=target, answer="accepted", expected=True, status=answer.status, sent=sent)
         if answer.status >= 500:  # the server may have carried it out all the same
             return _failed(target, "server_error", answer.message, answer.status)

@@ -96,15 +96,16 @@ class DeletePod:
                 expected = bool(meets(self.expect, "not_found", 404))
                 return TargetResult(target=target, answer="not_found", expected=expected, detail="not sent: it is gone")
             sent = context.now
-            answer = await delete_pod(
-                context.cluster,
-                pod,
-                emit=context.emit,
-                grace_period=self.grace_period,
-                force=self.force,
-                step=context.step,
-                expect=self.expect,
-            )
+            with anyio.CancelScope(shield=True):  # an abort waits for the answer: whether the Pod went is evidence
+                answer = await delete_pod(
+                    context.cluster,
+                    pod,
+                    emit=context.emit,
+                    grace_period=self.grace_period,
+                    force=self.force,
+                    step=context.step,
+                    expect=self.expect,
+                )
         except Unreachable as error:
             return TargetResult(target=target, answer="unreachable", expected=False, attempts=1, detail=str(error))
         kind = classify(answer.status, answer.body, answer.headers)

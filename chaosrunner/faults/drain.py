@@ -96,7 +96,7 @@ class Drain:
             result.targets += await self._drain(context, node)
         wrong = [target for target in result.targets if not target.expected]
         if wrong:
-            result.result = "failed"
+            result.result = "inconclusive" if all(target.answer == "unreachable" for target in wrong) else "failed"
             result.reason = "; ".join(f"{t.target.name}: {t.answer}: {t.detail}" for t in wrong)
         return result
 
@@ -153,14 +153,15 @@ class Drain:
         attempts = 0
         while decision.verdict == "evict":
             attempts += 1
-            answer = await evict(
-                context.cluster,
-                pod,
-                emit=context.emit,
-                grace_period=self.grace_period,
-                step=context.step,
-                expect="accepted",
-            )
+            with anyio.CancelScope(shield=True):  # an abort waits for the answer: whether the Pod went is evidence
+                answer = await evict(
+                    context.cluster,
+                    pod,
+                    emit=context.emit,
+                    grace_period=self.grace_period,
+                    step=context.step,
+                    expect="accepted",
+                )
             result = taken(pod, answer, attempts, expect="accepted")
             match next_move(answer.answer, was_terminating=terminating(pod)):
                 case "done":

@@ -103,15 +103,16 @@ class Evict:
         attempts = 0
         while True:
             attempts += 1
-            answer = await evict(
-                context.cluster,
-                pod,
-                emit=context.emit,
-                dry_run=self.dry_run,
-                grace_period=self.grace_period,
-                step=context.step,
-                expect=self.expect,
-            )
+            with anyio.CancelScope(shield=True):  # an abort waits for the answer: whether the Pod went is evidence
+                answer = await evict(
+                    context.cluster,
+                    pod,
+                    emit=context.emit,
+                    dry_run=self.dry_run,
+                    grace_period=self.grace_period,
+                    step=context.step,
+                    expect=self.expect,
+                )
             result = taken(pod, answer, attempts, expect=self.expect)
             pause = min(answer.retry_after or self.retry_every, deadline - context.now)
             move = next_move(answer.answer, was_terminating=False)
@@ -139,10 +140,10 @@ def taken(pod: Object, answer: EvictionAnswer, attempts: int, *, expect: int | s
 
 
 def judge(result: FaultResult, expect: int | str) -> None:
-    """Makes `result` failed if an answer is not the expected one."""
+    """Makes `result` failed if an answer is not the expected one, inconclusive if there only was none."""
     wrong = [target for target in result.targets if not target.expected]
     if wrong:
-        result.result = "failed"
+        result.result = "inconclusive" if all(target.answer == "unreachable" for target in wrong) else "failed"
         result.reason = "; ".join(
             f"{t.target.name}: expected {expect}, got {t.answer}" + (f" ({t.detail})" if t.detail else "")
             for t in wrong
