@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 import structlog
+
+from chaosrunner.timeline.redact import Redactor
+
+_hidden: set[str] = set()
+_redactor = Redactor()
+
+
+def hide(secrets: Iterable[str]) -> None:
+    """From now on these values are masked in every log line of the process."""
+    global _redactor
+    _hidden.update(secrets)
+    _redactor = Redactor(_hidden)
 
 
 def configure(
@@ -15,14 +27,11 @@ def configure(
     level: str = "warning",
     json: bool = False,
     stream: TextIO | None = None,
-    mask: Callable[[str], str] | None = None,
 ) -> None:
-    """Sets up logging for the process. `mask` takes secrets out of every value that is text."""
+    """Sets up logging for the process."""
 
     def masked(_logger: Any, _method: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
-        if mask is None:
-            return event
-        return {key: mask(value) if isinstance(value, str) else value for key, value in event.items()}
+        return {key: _redactor.text(value) if isinstance(value, str) else value for key, value in event.items()}
 
     stream = stream or sys.stderr
     shown = (

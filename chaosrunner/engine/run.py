@@ -2,7 +2,7 @@
 
     plan -> lease -> recording, journal -> observers -> probes -> steps -> undo -> drain of requests -> analysis
 
-Whatever ends the steps (their own end, a failed step, an abort), undo, drain and analysis follow, in this order.
+Whatever ends the steps (their own end, a failed step, an abort, a bug), undo, drain and analysis follow, in this order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import platform
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,21 +25,22 @@ import anyio.lowlevel
 import msgspec
 import structlog
 
-from chaosrunner import __version__
+from chaosrunner import __version__, logs
 from chaosrunner.analysis import AnalysisContext, Facts, Live, analyse
 from chaosrunner.cluster import ApiError, Cluster, ClusterConfig, Unreachable, connect
 from chaosrunner.cluster.lease import Lease
 from chaosrunner.engine import traffic
 from chaosrunner.engine.conditions import Conditions
+from chaosrunner.engine.credentials import credentials
 from chaosrunner.engine.steps import Stage
 from chaosrunner.engine.supervise import Supervisor
-from chaosrunner.errors import Refused
+from chaosrunner.errors import Refused, UserError
 from chaosrunner.faults.base import Context
 from chaosrunner.http.fetch import JsonFetcher
 from chaosrunner.journal import process
 from chaosrunner.journal.journal import NAME as JOURNAL
 from chaosrunner.journal.journal import Connection, Journal
-from chaosrunner.journal.undo import undo_all
+from chaosrunner.journal.undo import mark, undo_all
 from chaosrunner.observers import AlertScope, ObserveScope, observe
 from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.plan import Plan, make_plan
@@ -62,6 +64,9 @@ REPORT = "report.json"
 
 OBSERVERS_LIMIT = 30.0
 """Longest wait for the first lists of all observers, seconds."""
+
+UNDO_PATIENCE = 60.0
+"""How long the undo waits for a cluster that cannot be reached, seconds."""
 
 UNDO_LIMIT = 120.0
 """Longest undo at the end of a run, seconds; what is then left is for `recover`."""
@@ -124,8 +129,8 @@ async def run_drill(bound: BoundDrill, config: ClusterConfig, options: Options) 
     clock = Clock()
     relay = _Relay()
     run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    try:
-        async with connect(config, clock, relay.emit) as cluster:
+    async with connect(config, clock, relay.emit) as cluster:
+        with _reachable():
             plan = await make_plan(bound, cluster)
             server = await _server_version(cluster)
             if options.confirm:
@@ -139,14 +144,36 @@ async def run_drill(bound: BoundDrill, config: ClusterConfig, options: Options) 
             specs = {
                 probe.name: traffic.spec_of(probe, bound.drill.endpoint, seed=run) for probe in bound.playbook.probes
             }
+            fetcher, headers = _prometheus(bound, clock)
+            hidden = credentials(bound.drill, specs.values(), headers)
+            logs.hide(hidden)
             lease = await _locked(cluster, plan, run)
-            try:
-                return await _Run(bound, cluster, plan, specs, lease, clock, relay, run, server, options).execute()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await lease.release()
+        try:
+            made = _Run(
+                bound, cluster, plan, specs, fetcher, lease, clock, relay, run, server, Redactor(hidden), options
+            )
+            return await made.execute()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await lease.release()
+
+
+@contextmanager
+def _reachable() -> Iterator[None]:
+    """Before anything was changed, a cluster that cannot be reached refuses the run."""
+    try:
+        yield
     except Unreachable as error:
         raise Refused(f"the cluster cannot be reached: {error}") from error
+
+
+def _prometheus(bound: BoundDrill, clock: Clock) -> tuple[JsonFetcher | None, dict[str, str]]:
+    """Who asks Prometheus, and the headers that are sent there. Raises UserError where a credential cannot be had."""
+    asked = bound.drill.prometheus
+    if asked is None or asked.url is None:
+        return None, {}
+    headers = resolve_headers(asked.headers)
+    return JsonFetcher(asked.url, clock=clock, headers=headers, ca=asked.ca, insecure=asked.insecure), headers
 
 
 async def _locked(cluster: Cluster, plan: Plan, run: str) -> Lease:
@@ -177,32 +204,32 @@ class _Run:
         cluster: Cluster,
         plan: Plan,
         specs: dict[str, ProbeSpec],
+        fetcher: JsonFetcher | None,
         lease: Lease,
         clock: Clock,
         relay: _Relay,
         run: str,
         server: dict[str, str],
+        redactor: Redactor,
         options: Options,
     ) -> None:
         self.bound = bound
         self.cluster = cluster
         self.plan = plan
         self.specs = specs
+        self.fetcher = fetcher
         self.lease = lease
         self.clock = clock
         self.relay = relay
         self.options = options
         self.server_version = server
         self.folder = options.timelines / bound.drill.metadata.name / run
-        redactor = Redactor(_secrets(specs))
-        try:
-            self.writer = Writer(self.folder, self._manifest(run), redactor)
-        except OSError as error:
-            raise Refused(f"{self.folder}: the recording cannot be written: {error.strerror}") from error
-        self.live = Live(AnalysisContext.of(self.writer.manifest))
+        manifest = self._manifest(run)
+        self.live = Live(AnalysisContext.of(manifest))
         self.conditions = Conditions(self.live, clock)
         self.supervisor = Supervisor(self._aborting)
         self.lost = False
+        """Whether the recording could not be written as a whole."""
         self.bug: Exception | None = None
         self.observed = anyio.Event()
         self.stop = anyio.Event()
@@ -216,14 +243,18 @@ class _Run:
             as_user=cluster.config.as_user,
             as_group=cluster.config.as_groups,
         )
-        self.journal = Journal(
-            self.folder / JOURNAL,
-            run=run,
-            drill=bound.drill.metadata.name,
-            connection=connection,
-            clock=clock,
-            emit=self.emit,
-        )
+        try:
+            self.writer = Writer(self.folder, manifest, redactor)
+            self.journal = Journal(
+                self.folder / JOURNAL,
+                run=run,
+                drill=bound.drill.metadata.name,
+                connection=connection,
+                clock=clock,
+                emit=self.emit,
+            )
+        except OSError as error:
+            raise Refused(f"{self.folder}: the recording cannot be written: {error.strerror}") from error
         self.context = Context(
             cluster=cluster, journal=self.journal, emit=self.emit, run=run, drill=bound.drill.metadata.name
         )
@@ -232,15 +263,31 @@ class _Run:
     # --- the recording ----------------------------------------------------------------------------------
 
     def emit(self, row: rows.Row) -> None:
-        """Puts a row on the timeline. A recording that can no longer be written aborts the run, once."""
-        if self.lost:
-            return
+        """Puts a row on the timeline. A recording that can no longer be written aborts the run."""
         try:
             self.writer.emit(row)
         except OSError as error:
-            self.lost = True
-            log.error("the recording cannot be written", error=str(error))
-            self.supervisor.abort(f"the recording cannot be written: {error.strerror}")
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        self.lost = True
+        self.supervisor.abort(f"the recording cannot be written: {error.strerror}", late=True)
+
+    def _listen(self, name: str, listener: Emit) -> None:
+        """Hands rows to `listener` until it fails: who emits a row, or undoes a change, has no part in that."""
+        failed = False
+
+        def hear(row: rows.Row) -> None:
+            nonlocal failed
+            if failed:
+                return
+            try:
+                listener(row)
+            except Exception as error:
+                failed = True
+                self._failed(name, error)
+
+        self.writer.subscribe(hear)
 
     def _aborting(self, reason: str) -> None:
         self.emit(rows.Run(at=self.clock.now(), event="aborting", reason=reason))
@@ -289,46 +336,55 @@ class _Run:
     # --- the run ----------------------------------------------------------------------------------------
 
     async def execute(self) -> Finished:
-        listen = self.options.follow(self.folder, self.live) if self.options.follow else None
-        for listener in (self.live.feed, self.conditions.feed, listen):
-            if listener:
-                self.writer.subscribe(listener)
+        self._listen("live analysis", self.live.feed)
+        self._listen("conditions", self.conditions.feed)
+        if self.options.follow:
+            self._listen("display", self.options.follow(self.folder, self.live))
         self.emit(rows.Run(at=self.clock.now(), event="started"))
         self.relay.attach(self.emit)
         log.info("run", id=self.run, folder=str(self.folder))
         try:
             async with anyio.create_task_group() as background:
-                self._watch(background)
-                await self._guarded("steps", partial(self._steps, background))
-                self.supervisor.close()
-                with anyio.CancelScope(shield=True):
-                    await self._undo()
-                    self.emit(rows.Run(at=self.clock.now(), event="draining"))
-                    await self._drain()
-                background.cancel_scope.cancel()
+                try:
+                    self._watch(background)
+                    await self._guarded("steps", partial(self._steps, background))
+                finally:  # also where somebody cancels the run from outside
+                    self.supervisor.close()
+                    with anyio.CancelScope(shield=True):
+                        await self._undo()
+                        self.emit(rows.Run(at=self.clock.now(), event="draining"))
+                        await self._drain()
+                    background.cancel_scope.cancel()
         finally:
             self.journal.close()
         self.emit(rows.Run(at=self.clock.now(), event="ended", reason=self.supervisor.reason))
         self.relay.attach(None)
-        finished = self._close()
+        facts = self._close()
         if self.bug is not None:
             raise self.bug
-        return finished
+        return Finished(self.folder, facts or self.live.facts())
 
     async def _guarded(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
-        """Runs a part of the run. A bug in it aborts the run, which is still undone, drained and analysed."""
+        """Runs a part of the run. One that fails aborts the run, which is still undone, drained and analysed."""
         try:
             await task()
         except Exception as error:
-            log.exception("bug", part=name)
-            self.bug = self.bug or error
-            self.supervisor.abort(f"a bug in chaosrunner: {name}: {error!r}")
+            self._failed(name, error)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """Aborts the run for an exception: the user's error, or a bug, which is raised when all else is done."""
+        if isinstance(error, UserError):
+            self.supervisor.abort(f"{name}: {error}", late=True)
+            return
+        log.error("bug", part=name, exc_info=error)
+        self.bug = self.bug or error
+        self.supervisor.abort(f"a bug in chaosrunner: {name}: {error!r}", late=True)
 
     def _watch(self, background: anyio.abc.TaskGroup) -> None:
         """Starts all that goes on beside the steps; observers first, so that what the probes cause is seen."""
         supervisor = self.supervisor
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
-            "observers": partial(observe, self.cluster, self._scope(), self.emit, ready=self.observed),
+            "observers": self._observe,
             "deadline": partial(supervisor.watch_deadline, self.bound.drill.limits.deadline),
             "stop file": partial(supervisor.watch_stop_file, self.folder / "stop"),
             "lease": self._keep_lease,
@@ -354,6 +410,7 @@ class _Run:
             guard=Guard(self.bound.drill.limits, self.plan.workload.namespace, self.plan.size),
             clock=self.clock,
             emit=self.emit,
+            abort=self.supervisor.abort,
             random=Random(self.run),
         )
         abort = self.bound.playbook.abort
@@ -383,7 +440,7 @@ class _Run:
         """Puts back whatever the faults changed; each entry of the journal is tried."""
 
         async def undo() -> None:
-            for undone in await undo_all(self.cluster, self.journal, self.emit):
+            for undone in await undo_all(self.cluster, self.journal, self.emit, patience=UNDO_PATIENCE):
                 if not undone.ok:
                     log.error("undo failed", target=undone.target.name, detail=undone.detail, command=undone.command)
 
@@ -391,18 +448,21 @@ class _Run:
             await self._guarded("undo", undo)
         for entry in self.journal.open():
             if self.journal.state(entry) != "undo_failed":
-                await self.journal.mark(entry, "undo_failed", f"not undone within {UNDO_LIMIT:g} s")
+                await mark(self.journal, entry, "undo_failed", f"not undone within {UNDO_LIMIT:g} s")
 
     async def _probe(self, spec: ProbeSpec, done: anyio.Event) -> None:
         try:
-            await run_probe(spec, self.emit, self.clock, self.stop)
+            await self._guarded(f"probe {spec.name}", partial(run_probe, spec, self.emit, self.clock, self.stop))
             if not self.stop.is_set():
                 self.supervisor.abort(f"probe {spec.name} ended by itself")
-        except Exception as error:  # a probe that dies must not take undo and analysis with it
-            log.exception("probe died", probe=spec.name)
-            self.supervisor.abort(f"probe {spec.name} died: {error}")
         finally:
             done.set()
+
+    async def _observe(self) -> None:
+        async with AsyncExitStack() as stack:
+            if self.fetcher is not None:
+                await stack.enter_async_context(self.fetcher)
+            await observe(self.cluster, self._scope(), self.emit, ready=self.observed)
 
     async def _drain(self) -> None:
         """Lets requests in flight end. A second signal does not wait for them."""
@@ -431,15 +491,8 @@ class _Run:
     def _scope(self) -> ObserveScope:
         prometheus = self.bound.drill.prometheus
         alerts = None
-        if prometheus is not None and prometheus.url is not None:
-            fetcher = JsonFetcher(
-                prometheus.url,
-                clock=self.clock,
-                headers=resolve_headers(prometheus.headers),
-                ca=prometheus.ca,
-                insecure=prometheus.insecure,
-            )
-            alerts = AlertScope(fetch=fetcher.get, interval=prometheus.interval, rules=prometheus.rules, up=True)
+        if prometheus is not None and self.fetcher is not None:
+            alerts = AlertScope(fetch=self.fetcher.get, interval=prometheus.interval, rules=prometheus.rules, up=True)
         workload = self.plan.workload
         return ObserveScope(
             namespace=workload.namespace,
@@ -449,23 +502,32 @@ class _Run:
             alerts=alerts,
         )
 
-    def _close(self) -> Finished:
+    def _close(self) -> Facts | None:
+        """Ends the recording. The facts as it tells them; None where it does not hold all that was seen."""
+        facts: Facts | None = None
         try:
-            if self.options.finish:
-                self.options.finish(self.folder)
-            recording = Recording.open(self.folder)
-            facts = analyse(recording, AnalysisContext.of(recording.manifest))
-            (self.folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
-            self.writer.manifest.verdict = facts.verdict
-            self.writer.manifest.exit_code = facts.exit_code
-        finally:
-            self.writer.manifest.ended = self.clock.now()
+            if not self.lost:
+                facts = self._report()
+        except OSError as error:
+            self._lose(error)
+        except Exception as error:
+            self._failed("analysis", error)
+        self.writer.manifest.ended = self.clock.now()
+        try:
             self.writer.close()
-        return Finished(self.folder, facts)
+        except OSError as error:
+            self._lose(error)
+        return None if self.lost else facts
 
-
-def _secrets(specs: dict[str, ProbeSpec]) -> list[str]:
-    return [secret for spec in specs.values() for secret in (spec.api_key, *spec.headers.values()) if secret]
+    def _report(self) -> Facts:
+        if self.options.finish:
+            self.options.finish(self.folder)
+        recording = Recording.open(self.folder)
+        facts = analyse(recording, AnalysisContext.of(recording.manifest))
+        (self.folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+        self.writer.manifest.verdict = facts.verdict
+        self.writer.manifest.exit_code = facts.exit_code
+        return facts
 
 
 def _versions() -> dict[str, str]:

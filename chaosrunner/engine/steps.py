@@ -19,6 +19,7 @@ from chaosrunner.engine.conditions import Conditions
 from chaosrunner.engine.traffic import overrides_of
 from chaosrunner.errors import UserError
 from chaosrunner.faults.base import Context, Fault
+from chaosrunner.journal.journal import JournalLost
 from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
 from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.plan import Plan
@@ -61,6 +62,7 @@ class Stage:
     guard: Guard
     clock: Clock
     emit: Emit
+    abort: Callable[[str], None]
     random: Random
     baseline_done: anyio.Event = field(default_factory=anyio.Event)
     """Set when a baseline was accepted."""
@@ -75,8 +77,9 @@ class Stage:
             self._row(index, step, "started")
             try:
                 ended = await self._step(index, step)
-            except anyio.get_cancelled_exc_class():
-                self._row(index, step, "ended", "aborted")
+            except BaseException as error:  # an abort, or a bug, for which the run is aborted
+                bug = f"a bug in chaosrunner: {error!r}" if isinstance(error, Exception) else None
+                self._row(index, step, "ended", "aborted", bug)
                 for later in range(index + 1, len(self.steps)):
                     self._row(later, self.steps[later], "ended", "skipped", "the run was aborted")
                 raise
@@ -133,12 +136,12 @@ class Stage:
     # --- faults -----------------------------------------------------------------------------------------
 
     async def _fault(self, index: int, step: PodStep | NodeStep) -> Ended:
-        if self.lease.state == "unconfirmed" and await self.lease.renew() != "held":
-            return Ended("inconclusive", "the lease on the target cannot be confirmed, so no fault was started")
         try:
             fault = await self._aim(step)
             if isinstance(fault, Ended):
                 return fault
+            if not await self._locked():
+                return Ended("inconclusive", "the lease on the target cannot be confirmed, so no fault was started")
             context = replace(self.context, step=index)
             done = await fault.apply(context)
             if done.result == "ok":
@@ -149,7 +152,16 @@ class Stage:
             return Ended("inconclusive", f"the cluster could not be reached: {error}")
         except ApiError as error:
             return Ended("failed", str(error))
+        except JournalLost as error:
+            self.abort(f"the journal cannot be written: {error}")
+            await anyio.sleep_forever()  # the abort ends the step
         return Ended(done.result, done.reason)
+
+    async def _locked(self) -> bool:
+        """Whether the target is locked by us: confirmed within the Lease's duration, or now."""
+        lease = self.lease
+        fresh = lease.confirmed is not None and self.clock.now() - lease.confirmed < lease.duration
+        return (lease.state == "held" and fresh) or await lease.renew() == "held"
 
     async def _aim(self, step: PodStep | NodeStep) -> Fault | Ended:
         """The step's fault, aimed, once the step's condition holds; Ended where it never did."""

@@ -30,9 +30,12 @@ class Supervisor:
         self._on_abort = on_abort
         self._closed = False
 
-    def abort(self, reason: str) -> None:
-        """Aborts the run; only the first reason counts. Does nothing once the steps are over."""
-        if self.reason is not None or self._closed:
+    def abort(self, reason: str, *, late: bool = False) -> None:
+        """Aborts the run; only the first reason counts.
+
+        Does nothing once the steps are over, unless it is one that spoils the run whenever it comes (`late`).
+        """
+        if self.reason is not None or (self._closed and not late):
             return
         self.reason = reason
         log.warning("aborting", reason=reason)

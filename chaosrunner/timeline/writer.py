@@ -36,6 +36,7 @@ class Writer:
         self._encoder = msgspec.json.Encoder()
         self._next = 1
         self._listeners: list[Emit] = []
+        self._torn = False
         self._file = os.open(folder / ROWS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.save_manifest()
 
@@ -44,24 +45,41 @@ class Writer:
         self._listeners.append(listener)
 
     def emit(self, row: Row) -> None:
-        """Writes one row. Raises OSError (disk full) to whoever saw the row: a run that cannot record must end."""
+        """Writes one row and hands it on.
+
+        Raises OSError (disk full) for the first row that cannot be written: a run that cannot record must end. From
+        then on rows are only handed on, so that the live analysis can say how the run ended.
+        """
         row.id = self._next
         self._next += 1
+        try:
+            if not self._torn:
+                self._write(row)
+        finally:
+            for listener in self._listeners:
+                listener(row)
+
+    def _write(self, row: Row) -> None:
         line = self._redactor.json(self._encoder.encode(row)) + b"\n"
+        self._torn = True
         while line:
             line = line[os.write(self._file, line) :]
+        self._torn = False
         self.counts[_kind(row)] += 1
-        for listener in self._listeners:
-            listener(row)
 
     def save_manifest(self) -> None:
         encoded = self._redactor.json(msgspec.json.encode(self.manifest))
         manifests.write(self.folder, msgspec.json.decode(encoded, type=manifests.Manifest))
 
     def close(self) -> None:
-        """Ends the recording: Parquet files, hashes, the final manifest. Rows can no longer be emitted."""
+        """Ends the recording: Parquet files, hashes, the final manifest. Rows can no longer be emitted.
+
+        One whose rows could not all be written stays as the death of the process would have left it. Raises OSError.
+        """
         os.close(self._file)
         self._file = -1
+        if self._torn:
+            return
         tables.convert(self.folder / ROWS, self.folder)
         self.manifest.rows = dict(sorted(self.counts.items()))
         self.manifest.state = "ended"
