@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 import anyio
+import httpcore
 import httpx
 
 from chaosrunner.errors import UserError
@@ -31,6 +31,7 @@ from chaosrunner.http.errors import (
     TlsError,
     TransportError,
 )
+from chaosrunner.http.network import Network, ResolveError, Stream
 from chaosrunner.timeline.clock import Clock
 
 LOCAL_ERRNOS = frozenset(
@@ -101,7 +102,6 @@ class StreamClient:
         insecure: bool = False,
         connection: Literal["new", "reused"] = "new",
         timeouts: Timeouts | None = None,
-        trust_env: bool = False,
     ) -> None:
         self._base = check_url(base_url)
         self._clock = clock
@@ -109,20 +109,18 @@ class StreamClient:
         # One httpx client per user: its pool looks at every connection for every connection at each request.
         self._client = httpx.AsyncClient(
             headers={"accept-encoding": "identity", "user-agent": "chaosrunner", **(headers or {})},
-            # Without TLS a context that trusts nobody spares reading the system's authorities.
-            verify=tls_context(ca, insecure)
-            if self._base.startswith("https:")
-            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            timeout=httpx.Timeout(None, connect=self.timeouts.connect),
-            limits=httpx.Limits(
-                max_connections=None,
-                max_keepalive_connections=1 if connection == "reused" else 0,
-                keepalive_expiry=None,
+            transport=_Transport(
+                httpcore.AsyncConnectionPool(
+                    ssl_context=tls_context(ca, insecure) if self._base.startswith("https:") else None,
+                    max_keepalive_connections=1 if connection == "reused" else 0,
+                    http1=True,
+                    http2=False,
+                    network_backend=Network(clock),
+                )
             ),
+            timeout=httpx.Timeout(None, connect=self.timeouts.connect),
             follow_redirects=False,
-            http1=True,
-            http2=False,
-            trust_env=trust_env,
+            trust_env=False,
         )
         self.opened: float | None = None
         """When the latest connection was opened, seconds."""
@@ -144,6 +142,13 @@ class StreamClient:
         """An exchange, begun on `async with`: POST `content` (or GET ...) to `path` below the base URL."""
         request = self._client.build_request(method, self._base + path, content=content, headers=headers)
         return Exchange(self, self._client, request, self._clock)
+
+
+class _Transport(httpx.AsyncHTTPTransport):
+    """httpx over a pool of our making, which its own constructor does not take."""
+
+    def __init__(self, pool: httpcore.AsyncConnectionPool) -> None:
+        self._pool = pool
 
 
 class Exchange:
@@ -194,11 +199,14 @@ class Exchange:
             raise self._before_headers(error) from error
         if self._response is None:
             raise FirstByteTimeout(f"no headers within {self._timeouts.first_byte:g} s")
-        self.timings.headers = self._clock.now()
+        self._stream: Stream = self._response.extensions["network_stream"]
+        self.timings.headers = self._stream.read_at
         self.status = self._response.status_code
         self.headers = self._response.headers
-        self._note_connection(self._response.extensions["network_stream"])
-        self._reads = self._response.aiter_raw()
+        self._note_connection(self._stream)
+        # Nobody asked for a content coding, yet some servers and proxies compress all the same.
+        coded = "content-encoding" in self.headers
+        self._reads = self._response.aiter_bytes() if coded else self._response.aiter_raw()
         return self
 
     async def __aexit__(
@@ -220,7 +228,9 @@ class Exchange:
             raise
         except httpx.TransportError as error:
             raise _after_headers(error) from error
-        return Read(self._clock.now(), data)
+        except httpx.DecodingError as error:
+            raise StreamCut("bad_chunk", f"content coding: {error}") from error
+        return Read(self._stream.read_at, data)
 
     async def _trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Follow the connection's life; httpcore names the events after the call that it makes."""
@@ -235,7 +245,7 @@ class Exchange:
             if self._timeouts.first_byte is not None:
                 self._scope.deadline = anyio.current_time() + self._timeouts.first_byte
 
-    def _note_connection(self, stream: Any) -> None:
+    def _note_connection(self, stream: Stream) -> None:
         self.connection = _address(stream.get_extra_info("client_addr"))
         self.remote = _address(stream.get_extra_info("server_addr"))
 
@@ -339,11 +349,11 @@ class _Failure(NamedTuple):
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLWantReadError | ssl.SSLWantWriteError):
                 continue
-            # Numbers of these two are not those of errno.h.
+            # Its numbers are not those of errno.h.
             if isinstance(cause, ssl.SSLError):
                 return cls(None, str(cause), tls=True)
-            if isinstance(cause, socket.gaierror):
-                return cls(None, cause.strerror or str(cause), resolving=True)
+            if isinstance(cause, ResolveError):
+                return cls(None, str(cause), resolving=True)
             # Of several addresses tried, one that failed out there tells more than one that we could not try.
             if isinstance(cause, OSError) and cause.errno and (system is None or system.errno in LOCAL_ERRNOS):
                 system = cause

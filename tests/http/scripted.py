@@ -85,7 +85,7 @@ async def serve(script: Script, tls: ssl.SSLContext | None = None) -> AsyncItera
                 if conversation.closed:
                     break
         except (ConnectionError, asyncio.CancelledError):
-            pass
+            writer.transport.abort()
         finally:
             writer.close()
             tasks.discard(task)
@@ -100,6 +100,7 @@ async def serve(script: Script, tls: ssl.SSLContext | None = None) -> AsyncItera
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close one turn of the loop later
 
 
 async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Conversation | None:

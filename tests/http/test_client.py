@@ -81,6 +81,49 @@ async def test_reads_carry_their_times_and_the_exchange_its_facts() -> None:
     assert exchange.ended_properly is True
 
 
+async def test_a_read_has_the_time_of_its_arrival_however_late_it_is_taken() -> None:
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(OK_SSE + chunk(b"one"))
+        for part in (b"two", b"three"):
+            await asyncio.sleep(0.1)
+            await conversation.write(chunk(part))
+        await conversation.write(LAST_CHUNK)
+
+    async with serve(script) as server, StreamClient(server.url, clock=Clock()) as client:
+        async with client.stream("GET", "/") as response:
+            first = await anext(response)
+            await anyio.sleep(0.4)
+            times = [read.at - first.at async for read in response]
+    assert times == [pytest.approx(0.1, abs=0.05), pytest.approx(0.2, abs=0.05)]
+
+
+async def test_a_large_answer_read_slowly() -> None:
+    size = 8 << 20
+
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(answer("200 OK", bytes(size)))
+
+    async with serve(script) as server, StreamClient(server.url, clock=Clock()) as client:
+        async with client.stream("GET", "/") as response:
+            await anyio.sleep(0.2)
+            assert sum([len(read.data) async for read in response]) == size
+        assert response.ended_properly
+
+
+async def test_a_name_with_several_addresses() -> None:
+    """localhost is ::1 and 127.0.0.1 on most machines; the server has the latter only."""
+
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(answer("200 OK", b"hi"))
+
+    async with serve(script) as server:
+        async with StreamClient(server.url.replace("127.0.0.1", "localhost"), clock=Clock()) as client:
+            assert (await read_all(client))[0] == b"hi"
+    async with StreamClient(server.url.replace("127.0.0.1", "localhost"), clock=Clock()) as client:
+        with pytest.raises(ConnectRefused):
+            await read_all(client)
+
+
 async def test_connections_are_new_or_reused_as_asked() -> None:
     async def script(conversation: Conversation) -> None:
         await conversation.write(answer("200 OK", b"hi"))
