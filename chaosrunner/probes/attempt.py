@@ -126,7 +126,7 @@ class _Attempt:
                 due.append((transcript.settled + limits.linger, "linger"))
             else:
                 due.append((at + limits.byte_idle, "byte_idle"))
-                if transcript.finish_reason is None:
+                if transcript.finish_reason is None or transcript.unfinished:
                     since = transcript.last_token or self._exchange.timings.headers or at
                     due.append((since + limits.token_idle, "token_idle"))
         return min(due)
@@ -192,6 +192,7 @@ class _Attempt:
             content=transcript.content,
             error=transcript.error.text if transcript.error is not None else None,
             finish_reason=transcript.finish_reason,
+            unfinished=transcript.unfinished,
             done=transcript.done,
             terminal=transcript.terminal,
             tokens=tokens,
@@ -201,9 +202,15 @@ class _Attempt:
         transcript = self._transcript
         if transcript.too_long is not None or not self._spec.streams:
             return transcript.too_long
-        kind = self._exchange.headers.get("content-type", "")
-        if transcript.events or transcript.comments or kind.lower().startswith("text/event-stream"):
+        headers = self._exchange.headers
+        kind, coding = headers.get("content-type", ""), headers.get("content-encoding", "identity")
+        if transcript.events or transcript.comments:
             return None
+        if kind.lower().startswith("text/event-stream"):
+            if transcript.looks_like_events:
+                return None
+            if coding != "identity":
+                return f"content-encoding {coding}"
         return f"content-type {kind or 'absent'}, no event in the body"
 
     def _error_text(self, success: bool) -> str | None:

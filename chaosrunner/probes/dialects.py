@@ -7,14 +7,19 @@ Fields are those of the OpenAI API (platform.openai.com/docs/api-reference) with
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from chaosrunner.probes.finish import BAD_FINISH
 from chaosrunner.probes.sse import Event
 from chaosrunner.timeline.rows import Usage
 
+T = TypeVar("T")
+
 DONE = b"[DONE]"
+KEEP_ALIVES = frozenset({"ping", "heartbeat", "keepalive", "keep-alive"})
+"""Names of events that only show that the connection lives."""
 
 
 class StreamError(msgspec.Struct, frozen=True):
@@ -32,6 +37,7 @@ class Frame(msgspec.Struct, frozen=True):
     answer: bool = False
     """Answer text."""
     finish: str | None = None
+    """finish_reason of its choice; of several choices the one that ended worst."""
     usage: Usage | None = None
     done: bool = False
     error: StreamError | None = None
@@ -39,6 +45,8 @@ class Frame(msgspec.Struct, frozen=True):
     """Not what the dialect speaks; neither token nor error."""
     terminal: bool = False
     """The stream's last event by the rule of a plain stream."""
+    choices: tuple[tuple[int, str | None], ...] = ()
+    """Index and finish_reason of each choice; empty where there is none but choice 0."""
 
 
 NOTHING = Frame()
@@ -65,6 +73,8 @@ class Dialect(Protocol):
 
 class _Message(msgspec.Struct):
     content: object = None
+    refusal: object = None
+    audio: object = None
     reasoning: object = None
     reasoning_content: object = None
     tool_calls: object = None
@@ -72,17 +82,18 @@ class _Message(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
+    index: int | None = None
     text: object = None
     delta: _Message | None = None
     message: _Message | None = None
-    finish_reason: str | None = None
+    finish_reason: object = None
 
 
 class _Answer(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Usage | None = None
     error: object = None
-    kind: str | None = msgspec.field(default=None, name="object")
+    kind: object = msgspec.field(default=None, name="object")
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
@@ -100,7 +111,7 @@ class OpenAI:
 
     def event(self, event: Event) -> Frame:
         data = event.data
-        if data == DONE:
+        if data == DONE or data.strip() == DONE:
             return LAST
         if event.name == "error":
             return Frame(error=read_error(data))
@@ -116,7 +127,7 @@ class PlainSse:
     """Server-sent events of any make; every event with data is content, but for the terminal one.
 
     `terminal_event` or `terminal_data` names the event that ends the stream as meant; with neither, the proper end of
-    the body is all that can be asked for. `event: error` is an error.
+    the body is all that can be asked for. `event: error` is an error, and an event named as a keep-alive is nothing.
     """
 
     has_done = False
@@ -132,7 +143,9 @@ class PlainSse:
             return Frame(terminal=True, done=event.data == DONE)
         if event.name == "error":
             return Frame(error=read_error(event.data))
-        return Frame(content=True, answer=True) if event.data else NOTHING
+        if not event.data or event.name in KEEP_ALIVES:
+            return NOTHING
+        return Frame(content=True, answer=True)
 
     def body(self, body: bytes) -> Frame:
         return Frame(content=True, answer=True) if body else NOTHING
@@ -159,32 +172,61 @@ def _read(data: bytes) -> Frame:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _read_odd(data)
     # vLLM wrote errors as {"object": "error", ...} before it wrote {"error": {...}}.
-    if answer.error is not None or answer.kind == "error":
+    if answer.kind == "error" or answer.error or (answer.error is not None and not answer.choices):
         return Frame(error=read_error(data))
+    return _frame(answer)
+
+
+def _frame(answer: _Answer) -> Frame:
     content = said = False
-    finish = None
-    for choice in answer.choices or ():
+    finish: str | None = None
+    choices = answer.choices or ()
+    for choice in choices:
         if choice.text:
             content = said = True
         message = choice.delta if choice.delta is not None else choice.message
         if message is not None:
-            if message.content:
+            if message.content or message.refusal or message.audio:
                 content = said = True
             elif message.reasoning or message.reasoning_content or message.tool_calls or message.function_call:
                 content = True
-        finish = choice.finish_reason or finish
-    return Frame(content=content, answer=said, finish=finish, usage=answer.usage)
+        reason = _finish(choice.finish_reason)
+        if finish is None or finish.lower() not in BAD_FINISH:
+            finish = reason or finish
+    several = len(choices) > 1 or (len(choices) == 1 and choices[0].index)
+    each = tuple((choice.index or 0, _finish(choice.finish_reason)) for choice in choices) if several else ()
+    return Frame(content=content, answer=said, finish=finish, usage=answer.usage, choices=each)
+
+
+def _finish(value: object) -> str | None:
+    """A finish_reason; SGLang's own API has objects with a `type`, and an empty text is none."""
+    if isinstance(value, dict):
+        value = value.get("type")
+    return str(value) if value else None
 
 
 def _read_odd(data: bytes) -> Frame:
-    """An event that is no chunk: an error in a shape of its own, or nothing that we know."""
+    """An event that is no proper chunk: an error in a shape of its own, a chunk of which some fields are not what
+    the API says (the others count), or nothing that we know."""
     try:
         decoded: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return MALFORMED
-    if isinstance(decoded, dict) and decoded.get("error"):
+    if not isinstance(decoded, dict):
+        return MALFORMED
+    if decoded.get("error"):
         return Frame(error=_error(decoded))
-    return MALFORMED
+    choices = decoded.get("choices")
+    found = [_part(item, _Choice) for item in choices] if isinstance(choices, list) else []
+    frame = _frame(_Answer([choice for choice in found if choice is not None], _part(decoded.get("usage"), Usage)))
+    return MALFORMED if frame == NOTHING else frame
+
+
+def _part(value: object, kind: type[T]) -> T | None:
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        return None
 
 
 def _error(decoded: Any) -> StreamError:
@@ -197,7 +239,8 @@ def _error(decoded: Any) -> StreamError:
     else:
         said = fields.get("message")
         text = said if isinstance(said, str) else msgspec.json.encode(decoded).decode()
-    return StreamError(text, _code(fields.get("code", outer.get("code"))))
+    codes = (_code(part.get(name)) for part in (fields, outer) for name in ("code", "status_code", "status"))
+    return StreamError(text, next((code for code in codes if code is not None), None))
 
 
 def _code(value: object) -> int | None:

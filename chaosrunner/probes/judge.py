@@ -20,12 +20,8 @@ from chaosrunner.http import (
     TlsError,
     TransportError,
 )
+from chaosrunner.probes.finish import ABORT_FINISH, ERROR_FINISH, GOOD_FINISH
 from chaosrunner.timeline.outcomes import Outcome
-
-GOOD_FINISH = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
-"""finish_reason of a stream that ended as meant; `function_call` is the older name of `tool_calls`."""
-ABORT_FINISH = frozenset({"abort", "cancelled"})
-ERROR_FINISH = frozenset({"error"})
 
 Limit = Literal["byte_idle", "token_idle", "total", "linger"]
 """A time limit of the probe. `linger`: all had been said, but the body did not end."""
@@ -58,6 +54,8 @@ class Seen:
     error: str | None = None
     """An error object or event was seen."""
     finish_reason: str | None = None
+    unfinished: tuple[int, ...] = ()
+    """Choices that began and have no finish_reason."""
     done: bool = False
     terminal: bool = False
     tokens: int | None = None
@@ -112,9 +110,10 @@ def _before_headers(seen: Seen) -> Judgement:
 
 
 def _after_ok(seen: Seen) -> Judgement:
-    if seen.error is not None or seen.finish_reason in ERROR_FINISH:
+    finish = (seen.finish_reason or "").lower()
+    if seen.error is not None or finish in ERROR_FINISH:
         return Judgement(Outcome.ERROR_IN_STREAM, f"finish_reason {seen.finish_reason}")
-    if seen.finish_reason in ABORT_FINISH:
+    if finish in ABORT_FINISH:
         return Judgement(Outcome.ABORTED, f"finish_reason {seen.finish_reason}")
     broken = _broken_end(seen)
     all_said = _terminated(seen) and (seen.done or seen.terminal)
@@ -150,13 +149,15 @@ def _broken_end(seen: Seen) -> Judgement | None:
 
 def _terminated(seen: Seen) -> bool:
     if seen.has_finish:
-        return seen.finish_reason in GOOD_FINISH
+        return (seen.finish_reason or "").lower() in GOOD_FINISH and not seen.unfinished
     if seen.has_terminal:
         return seen.terminal
     return True
 
 
 def _what_is_missing(seen: Seen) -> str:
+    if seen.finish_reason is not None and seen.unfinished:
+        return f"no finish_reason for choice {', '.join(map(str, seen.unfinished))}"
     if seen.finish_reason is not None:
         return f"finish_reason {seen.finish_reason} is not one of a good end"
     return "no finish_reason" if seen.has_finish else "no terminal event"

@@ -216,8 +216,14 @@ class RequestMaker:
             path=spec.path or PATHS[spec.dialect],
             content=content,
             headers=headers,
-            expected_tokens=shape.max_tokens if spec.fixed_length else None,
+            expected_tokens=self._expected(shape) if spec.fixed_length else None,
         )
+
+    def _expected(self, shape: Shape) -> int | None:
+        """Completion tokens of an answer of fixed length; each of `n` choices has so many."""
+        body = shape.body if isinstance(shape.body, Mapping) else {}
+        choices = body.get("n")
+        return shape.max_tokens * choices if shape.max_tokens and isinstance(choices, int) else shape.max_tokens
 
     def _content(self, shape: Shape, values: Mapping[str, str]) -> bytes | None:
         if self._spec.is_openai:

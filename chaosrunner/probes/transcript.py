@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from chaosrunner.probes.dialects import Dialect, Frame, StreamError
-from chaosrunner.probes.judge import ABORT_FINISH, ERROR_FINISH
+from chaosrunner.probes.finish import BAD_FINISH
 from chaosrunner.probes.sse import EventTooLong, SseParser
 from chaosrunner.timeline.rows import Usage
 
+FIELD = re.compile(rb"^(?:data|event|id|retry)?:", re.MULTILINE)
+"""A line of an event stream."""
 HEAD = 2048
 """Bytes of an error body that are kept as error text."""
 WHOLE = 16 << 20
@@ -35,6 +39,8 @@ class Transcript:
         self.chunks: list[float] | None = [] if record_chunks and mode == "events" else None
         self.content = False
         self.finish_reason: str | None = None
+        self._begun: set[int] = set()
+        self._finished: set[int] = set()
         self.usage: Usage | None = None
         self.done = False
         self.terminal = False
@@ -50,9 +56,20 @@ class Transcript:
         return self._parser.comments
 
     @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Choices that began and have no finish_reason (yet)."""
+        return tuple(sorted(self._begun - self._finished))
+
+    @property
+    def looks_like_events(self) -> bool:
+        """Whether a body without a single event could have become a stream of them."""
+        return self.events > 0 or self.comments > 0 or not self._body or bool(FIELD.search(self._body))
+
+    @property
     def head(self) -> str:
-        """The start of a body that was not, or not yet, a stream."""
-        return bytes(self._body[:HEAD]).decode("utf-8", "replace").strip()
+        """The start of a body that was not, or not yet, a stream; empty where it is no text."""
+        text = bytes(self._body[:HEAD]).decode("utf-8", "replace").strip()
+        return "" if "\0" in text or "\ufffd" in text[:64] else text
 
     def feed(self, at: float, data: bytes) -> bool:
         """Take one read. False if there is no use in reading on."""
@@ -78,11 +95,18 @@ class Transcript:
         return True
 
     def end(self) -> None:
-        """The body has ended; a whole answer is read now. It has no token times: its tokens came all at once."""
+        """The body has ended; a whole answer is read now. It has no token times: its tokens came all at once.
+
+        Where a stream was asked for and no event came, the body may be an error object.
+        """
         if self._mode == "whole":
             self._note(self._dialect.body(bytes(self._body)))
+        elif self._mode == "events" and self.events == 0:
+            self.error = self._dialect.body(bytes(self._body)).error
 
     def _take(self, at: float, frame: Frame) -> None:
+        if (self.done or self.terminal) and frame.error is None:
+            return  # no client reads on
         self._note(frame)
         if frame.content:
             if self.first_token is None:
@@ -100,9 +124,10 @@ class Transcript:
     def _note(self, frame: Frame) -> None:
         if frame.content:
             self.content = True
-        # What ends a stream badly stays, whatever politeness follows.
-        if frame.finish is not None and self.finish_reason not in ABORT_FINISH | ERROR_FINISH:
+        if frame.finish is not None and (self.finish_reason or "").lower() not in BAD_FINISH:
             self.finish_reason = frame.finish
+        for index, finish in frame.choices or (((0, frame.finish),) if frame.content or frame.finish else ()):
+            (self._begun if finish is None else self._finished).add(index)
         if frame.usage is not None:
             self.usage = frame.usage
         if frame.error is not None and self.error is None:
