@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping
 
 from chaosrunner.playbook.models import Drill
 from chaosrunner.playbook.secret import Secret
-from chaosrunner.probes.redact import SECRET_HEADER
 from chaosrunner.probes.spec import ProbeSpec
 
 
 def credentials(drill: Drill, specs: Iterable[ProbeSpec], prometheus: Mapping[str, str]) -> list[str]:
     """The credentials as they were read for this run; `prometheus` are the headers sent there.
 
-    Headers count where the drill gives them by reference or their names say so: other values are ordinary words,
-    which must stay readable wherever else they occur.
+    Headers count where the drill holds them as credentials: other values are ordinary words, which must stay
+    readable wherever else they occur.
     """
     found: list[str] = []
     for spec in specs:
@@ -27,8 +26,4 @@ def credentials(drill: Drill, specs: Iterable[ProbeSpec], prometheus: Mapping[st
 
 
 def _of(given: Mapping[str, str | Secret], sent: Mapping[str, str]) -> list[str]:
-    return [
-        value
-        for name, value in sent.items()
-        if value.strip() and (isinstance(given.get(name), Secret) or SECRET_HEADER.search(name))
-    ]
+    return [value for name, value in sent.items() if isinstance(given.get(name), Secret)]

@@ -273,7 +273,7 @@ class _Run:
         self.lost = True
         self.supervisor.abort(f"the recording cannot be written: {error.strerror}", late=True)
 
-    def _listen(self, name: str, listener: Emit) -> None:
+    def _listen(self, name: str, listener: Emit, failing: Callable[[str, Exception], None]) -> None:
         """Hands rows to `listener` until it fails: who emits a row, or undoes a change, has no part in that."""
         failed = False
 
@@ -285,7 +285,7 @@ class _Run:
                 listener(row)
             except Exception as error:
                 failed = True
-                self._failed(name, error)
+                failing(name, error)
 
         self.writer.subscribe(hear)
 
@@ -336,10 +336,11 @@ class _Run:
     # --- the run ----------------------------------------------------------------------------------------
 
     async def execute(self) -> Finished:
-        self._listen("live analysis", self.live.feed)
-        self._listen("conditions", self.conditions.feed)
+        self._listen("live analysis", self.live.feed, self._failed)
+        self._listen("conditions", self.conditions.feed, self._failed)
         if self.options.follow:
-            self._listen("display", self.options.follow(self.folder, self.live))
+            # Whoever looks on may go away (a closed terminal): the drill does not depend on it.
+            self._listen("display", self.options.follow(self.folder, self.live), _gone)
         self.emit(rows.Run(at=self.clock.now(), event="started"))
         self.relay.attach(self.emit)
         log.info("run", id=self.run, folder=str(self.folder))
@@ -528,6 +529,10 @@ class _Run:
         self.writer.manifest.verdict = facts.verdict
         self.writer.manifest.exit_code = facts.exit_code
         return facts
+
+
+def _gone(name: str, error: Exception) -> None:
+    log.warning("no longer followed", listener=name, error=repr(error))
 
 
 def _versions() -> dict[str, str]:
