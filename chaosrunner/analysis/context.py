@@ -63,7 +63,6 @@ class AnalysisContext(msgspec.Struct, kw_only=True, frozen=True):
     """Unix seconds at the recording's zero."""
     run: str = ""
     drill: str = ""
-    namespace: str | None = None
     selector: Selector = Selector()
     """Which Pods belong to the workload; the empty one takes every observed Pod."""
     service: str | None = None
@@ -86,7 +85,6 @@ class AnalysisContext(msgspec.Struct, kw_only=True, frozen=True):
             anchor=manifest.anchor,
             run=manifest.run,
             drill=manifest.drill,
-            namespace=manifest.workload.namespace,
             selector=parse_selector(manifest.workload.selector),
             service=manifest.workload.service,
             candidates=tuple(

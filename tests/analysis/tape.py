@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from chaosrunner.analysis import AnalysisContext, Facts, Live, analyse
+from chaosrunner.analysis import AnalysisContext, CheckContext, Facts, Live, analyse
 from chaosrunner.analysis.facts import CheckResult, Finding
+from chaosrunner.playbook.expressions import parse
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.manifest import Manifest, Workload
 from chaosrunner.timeline.reader import Recording
@@ -128,9 +129,6 @@ class Tape:
 
 
 def context(*checks: str, **fields: Any) -> AnalysisContext:
-    from chaosrunner.analysis import CheckContext
-    from chaosrunner.playbook.expressions import parse
-
     wanted = tuple(CheckContext(expression=parse(check)) for check in checks)
     return AnalysisContext(**{"anchor": ANCHOR, "service": "chat", "checks": wanted} | fields)
 

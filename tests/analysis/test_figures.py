@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chaosrunner.analysis import ProbeContext, Slo
+from chaosrunner.analysis import AnalysisContext, ProbeContext, Slo
 from chaosrunner.analysis.aggregate import estimate, percentiles, wilson
 from chaosrunner.analysis.selectors import parse_selector, read_selector
 from chaosrunner.playbook.expressions import METRICS, Argument, evaluate, parse
 from chaosrunner.timeline import rows
+from chaosrunner.timeline.manifest import Check, Manifest, Probe, TargetPod, Workload
 from tests.analysis.tape import Tape, checked, codes, context, facts, live, replay, time
 
 
@@ -445,3 +446,26 @@ def test_an_outage_is_when_nobody_is_served() -> None:
     tape.end(20.0)
     (outage,) = facts(tape).outages
     assert (outage.begin, outage.end, outage.open) == (long.last_token, 12.0, False)
+
+
+def test_the_context_comes_out_of_the_manifest() -> None:
+    manifest = Manifest(
+        run="r", drill="d", playbook="p", anchor=1.0,
+        workload=Workload(namespace="demo", selector="app=chat", service="chat"),
+        candidates=[TargetPod(name="a", uid="u-a", ip="10.0.0.1", root="root")],
+        ready_endpoints=2,
+        probes=[
+            Probe(name="chat", dialect="chat", shapes=["short", "long"], slo={"ttft": 2.0, "chunk_gap": 1.0}),
+            Probe(name="health", dialect="http", warm_streams=5),
+        ],
+        checks=[Check(expression="success_rate >= 99%", confidence=95, probe="chat")],
+    )  # fmt: skip
+    found = AnalysisContext.of(manifest)
+    assert (found.anchor, found.service, found.ready_endpoints) == (1.0, "chat", 2)
+    assert found.selector.matches({"app": "chat"})
+    assert not found.selector.matches({"app": "other"})
+    assert found.probe("chat").slo.limits() == {"ttft": 2.0, "chunk_gap": 1.0}
+    assert (found.probe("chat").stream, found.probe("health").stream) == (True, False)
+    assert found.probe("chat").shapes == ("short", "long")
+    assert [str(check.expression) for check in found.checks] == ["success_rate >= 99%"]
+    assert found.candidates[0].root == "root"

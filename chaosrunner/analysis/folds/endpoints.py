@@ -139,15 +139,6 @@ class Endpoints:
             state = change.ready
         return state
 
-    def count_at(self, at: float) -> int | None:
-        """Ready endpoints at `at`; None where not known."""
-        count = None
-        for point in self.history:
-            if point.at > at:
-                break
-            count = point.ready
-        return count
-
     def segments(self, end: float) -> Iterator[tuple[float, float, int | None, int]]:
         """(begin, end, ready, row id), without holes, from the first knowledge to `end`."""
         for index, point in enumerate(self.history):

@@ -31,7 +31,6 @@ class PodState:
 
     uid: str
     name: str
-    namespace: str | None = None
     node: str | None = None
     ip: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
@@ -41,13 +40,11 @@ class PodState:
     """None while only the plan knows it."""
     created: Moment | None = None
     """None where it was there before the recording began and its creation time is not known."""
-    first_at: float | None = None
     first_row: int | None = None
     milestones: dict[str, Moment] = field(default_factory=dict)
     deletion: Pod | None = None
     """The first row with a deletionTimestamp."""
     gone: Moment | None = None
-    gone_at: float | None = None
     failed: Moment | None = None
     """Phase Failed without a deletionTimestamp."""
     disrupted: Moment | None = None
@@ -125,10 +122,9 @@ class Pods:
         if state is None:
             state = self._add(row.uid, row.name)
         state.versions.add(row.version)
-        if state.first_at is None:
+        if state.first_row is None:
             self._first(state, row)
         state.last = row
-        state.namespace = row.namespace or state.namespace
         state.node = row.node or state.node
         state.labels = row.labels or state.labels
         state.roots |= {owner.uid for owner in (row.root, row.owner) if owner is not None}
@@ -139,7 +135,6 @@ class Pods:
         self._ending(state, row)
         if leaving:
             state.gone = self._moment(state, row)
-            state.gone_at = row.at
             state.left = row.at if state.left is None else state.left
 
     def _moment(self, state: PodState, row: Pod, reported: str | None = None, owner: str = "apiserver") -> Moment:
@@ -160,7 +155,7 @@ class Pods:
         return Moment(row.at if precise else None, low, high, row.id)
 
     def _first(self, state: PodState, row: Pod) -> None:
-        state.first_at, state.first_row = row.at, row.id
+        state.first_row = row.id
         if row.seen in ("ADDED", "RELISTED"):
             state.named_from = row.at
             state.created = self._moment(state, row, row.created_time)
