@@ -69,6 +69,7 @@ async def _serve(spec: specs.LabSpec, state: Path, stop: anyio.Event) -> int:
 
                 group.start_soon(give_up)
                 await lab.ready()
+                await lab.settle()
                 group.cancel_scope.cancel()
         if patience.cancelled_caught:
             log.error("the workload did not become ready", seconds=spec.startup + _READY_SECONDS)

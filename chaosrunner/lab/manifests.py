@@ -94,7 +94,7 @@ def _model(spec: LabSpec, places: Places) -> Json:
         "warmup_classes": ",".join(map(str, spec.warmup.classes)),
         "warmup_class_share": spec.warmup.class_share,
     }
-    flags = [*arguments(warmup | spec.model), f"--log={places.logs}/$(POD_NAME).jsonl"]
+    flags = [*arguments(warmup | spec.model | {"control": True}), f"--log={places.logs}/$(POD_NAME).jsonl"]
     container = _program("model", "model_server", flags, path="/health", patience=spec.startup)
     container["ports"] = [{"name": "http", "containerPort": places.model_port}]
     if spec.pre_stop:

@@ -132,8 +132,8 @@ def build(found: Any) -> LabSpec:
     return spec
 
 
-MODEL_FLAGS = ("help", "host", "port", "log", "pod_name", "startup", "warmup_first_token", "warmup_standstill",
-               "warmup_requests", "warmup_classes", "warmup_class_share")  # fmt: skip
+MODEL_FLAGS = ("help", "host", "port", "log", "pod_name", "control", "startup", "warmup_first_token",
+               "warmup_standstill", "warmup_requests", "warmup_classes", "warmup_class_share")  # fmt: skip
 """Options of the model server that the lab sets itself, or that other entries of the spec set."""
 GATEWAY_FLAGS = ("help", "host", "port", "log", "kubeconfig", "context", "namespace", "service", "port_name")
 

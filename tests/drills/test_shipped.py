@@ -128,6 +128,19 @@ def test_the_drained_node_is_schedulable_again(rehearsed: Rehearse) -> None:
     assert events == ["intent", "applied", "undone"]
 
 
+def test_only_the_replacement_is_cold(rehearsed: Rehearse) -> None:
+    """As in the GPU recording: Ready is not warm; the replicas that were there before served warm from the start."""
+    facts = rehearsed("lab-evict-one-replica").facts
+    (replacement,) = facts.replacements
+    assert replacement.warmup_slow >= 1
+    assert replacement.ready_to_warm.value is not None
+    assert replacement.ready_to_warm.value > 0
+    slowest = facts.latency["chunk_gap"]["baseline"].max
+    assert slowest is not None
+    assert slowest < 0.5
+    assert "ready_before_warm" in {finding.code for finding in facts.findings}
+
+
 def test_alerts_are_seen_pending_firing_and_resolved(rehearsed: Rehearse) -> None:
     facts: Facts = rehearsed("lab-evict-one-replica").facts
     after = [item for item in facts.alerts if (item.pending_from or item.firing_from or 0) > facts.phases[0].end]

@@ -38,7 +38,8 @@ def test_durations_are_seconds() -> None:
         ('{"model": {"sigtrem": "abort"}}', "lab.model.sigtrem:", "sigterm"),
         ('{"model": {"startup": 3}}', "lab.model.startup:", "unknown option"),
         ('{"model": {"max_sequences": 0}}', "lab.model.max_sequences:", "greater than 0"),
-        ('{"model": {"control": "yes"}}', "lab.model.control:", "true or false"),
+        ('{"gateway": {"new_connections": "yes"}}', "lab.gateway.new_connections:", "true or false"),
+        ('{"model": {"control": true}}', "lab.model.control:", "unknown option"),
         ('{"gateway": {"policy": "best"}}', "lab.gateway.policy:", "least_request"),
         ('{"addresses": "some"}', "lab.addresses:", "some"),
         ('{"manifests": [{"kind": "Pod"}]}', "lab.manifests[0]:", "apiVersion"),
@@ -61,7 +62,7 @@ def built(**entries: Any) -> dict[str, dict[str, Any]]:
 
 
 def test_the_model_gets_its_options_as_flags() -> None:
-    pod = built(model={"max_sequences": 4, "control": True}, startup=3, warmup={"standstill": "2s"})["Deployment/model"]
+    pod = built(model={"max_sequences": 4}, startup=3, warmup={"standstill": "2s"})["Deployment/model"]
     command = pod["spec"]["template"]["spec"]["containers"][0]["command"]
     assert {"--max-sequences=4", "--control", "--startup=3.0", "--warmup-standstill=2.0"} <= set(command)
     assert {"--host=$(POD_IP)", "--port=$(CONTAINER_PORT_HTTP)"} <= set(command)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
 import anyio.abc
 import structlog
@@ -92,6 +93,18 @@ class Lab:
                 await changed.wait()
         finally:
             stop()
+
+    async def settle(self) -> None:
+        """Take the warm-up from the first replicas: a drill begins with a service that has run for a while, and only
+        the replicas that come later are cold."""
+        async with aiohttp.ClientSession() as session:
+            for pod in self.store.list("pods", NAMESPACE):
+                if pod["metadata"].get("labels", {}).get("app") != "model":
+                    continue
+                port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
+                url = f"http://{pod['status']['podIP']}:{port}/control/settle"
+                async with session.post(url, json={}) as answer:
+                    answer.raise_for_status()
 
     def _is_available(self, namespace: str, name: str) -> bool:
         deployment = self.store.get("deployments", name, namespace)

@@ -121,6 +121,13 @@ class Engine:
         self._compiled_classes: set[int] = set()
         self._standstills = warmup.requests
 
+    def settle(self) -> None:
+        """Count every class of requests as seen: what a process that has served for a while is like."""
+        kinds = range(len(self.warmup.classes) + 1)
+        self._read_classes.update(kinds)
+        self._compiled_classes.update(kinds)
+        self._standstills = 0
+
     def submit(self, prompt: str, prompt_tokens: int, max_tokens: int, ignore_eos: bool, seed: int | None) -> Sequence:
         """Take a request in; raises QueueFull. The same seed and prompt give the same text on every server."""
         if len(self.waiting) >= self._queue and len(self.running) + len(self.waiting) >= self.speed.max_sequences:

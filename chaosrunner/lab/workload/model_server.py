@@ -53,7 +53,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--model", default="tiny", help="name of the served model")
     result.add_argument("--max-model-len", type=flags.count, default=2048, help="longest prompt plus answer, in tokens")
     result.add_argument("--seed", type=int, default=0, help="seed of texts and of the spread of chunks")
-    result.add_argument("--control", action="store_true", help="serve POST /control/{crash-engine,stall,slow,resume}")
+    result.add_argument(
+        "--control", action="store_true", help="serve POST /control/{crash-engine,stall,slow,resume,settle}"
+    )
 
     speed = result.add_argument_group("speed")
     speed.add_argument(
@@ -315,6 +317,8 @@ class ModelServer:
                     self._engine.slowness = flags.positive(str(values["factor"]))
                 case "resume":
                     self._engine.resume()
+                case "settle":
+                    self._engine.settle()
                 case _:
                     self._respond(exchange, 404, b'{"detail":"Not Found"}')
                     return

@@ -212,6 +212,7 @@ async def test_stall_slow_and_resume(serve: Start) -> None:
     port = await server.listening()
     client = await Client.send(port, stream(2000))
     await client.until(lambda call: len(call.chunks) > 3)
+    assert (await fetch(port, request("POST", "/control/settle"))).status == 200
     await fetch(port, request("POST", "/control/stall"))
     begun = len(client.call.chunks)
     with pytest.raises(TimeoutError):
