@@ -8,7 +8,7 @@ each other (the clock was stepped), their hull is taken. An owner without sample
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -38,9 +38,11 @@ def order(a: Interval, b: Interval) -> Order:
 def unix(time: str) -> tuple[float, float]:
     """An RFC 3339 time as unix seconds, and its resolution: 1 s without a fraction, 1 µs with one.
 
-    Raises ValueError if it is none.
+    One without an offset is taken as UTC, never as local time. Raises ValueError if it is none.
     """
-    return datetime.fromisoformat(time).timestamp(), 1e-6 if "." in time else 1.0
+    parsed = datetime.fromisoformat(time)
+    parsed = parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed
+    return parsed.timestamp(), 1e-6 if "." in time else 1.0
 
 
 class Clocks:

@@ -246,7 +246,11 @@ def _exposure(picture: Picture, facts: Facts) -> Iterator[Finding]:
 
 def _alerts(picture: Picture) -> Iterator[Finding]:
     alerts = picture.observations.alerts
+    early_until = 0.0 if picture.fault_at is None else picture.fault_at
     for name, history in alerts.by_name.items():
+        if early := [one for one in alerts.early(name, picture.fault_at) if one.end is None or one.end > early_until]:
+            text = f"{name} was pending or firing before the first fault: what it did later is not the fault's doing"
+            yield _finding("alert_before_fault", "warning", text, [row for one in early for row in one.evidence])
         if history.unstable:
             text = (
                 f"the labels of {name} change with every evaluation, so its `for` starts anew each time: it can "

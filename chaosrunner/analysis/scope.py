@@ -216,7 +216,7 @@ class MetricScope:
         return self.picture.observations.alerts.state(args[0])
 
     def _alert_fired(self, args: Args, window: float | None) -> Value:
-        return self.picture.observations.alerts.fired(args[0])
+        return self.picture.observations.alerts.fired(args[0], self.picture.fault_at)
 
     # --- evidence ---
 

@@ -95,7 +95,7 @@ def _alert(item: Object) -> rows.Alert:
         labels=labels,
         annotations=part(item, "annotations"),
         active_time=item.get("activeAt"),
-        value=item.get("value"),
+        value=None if item.get("value") is None else text(item["value"]),
     )
 
 
