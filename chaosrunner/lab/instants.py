@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +120,3 @@ class Instants:
         if (what, meta["uid"]) not in self._seen:
             self._seen.add((what, meta["uid"]))
             self._write(what, wall=wall, namespace=meta["namespace"], pod=meta["name"], uid=meta["uid"])
-
-
-Note = Callable[..., None]

@@ -59,14 +59,24 @@ class Recorder:
         return [pod for pod in self.store.list("pods", NAMESPACE) if pod["metadata"]["labels"].get("app") == app]
 
     def whole(self, app: str, replicas: int = 3) -> bool:
-        """So many Pods, all Ready, none terminating, and the Deployment has seen it."""
+        """So many Pods, all Ready, none terminating, and every controller has seen it."""
         pods = self.pods(app)
         status = self.store.get("deployments", app, NAMESPACE).get("status", {})
+        slices = self.store.list("endpointslices", NAMESPACE)
+        endpoints = [
+            entry["conditions"]["ready"]
+            for obj in slices
+            if obj["metadata"]["labels"]["kubernetes.io/service-name"] == app
+            for entry in obj["endpoints"] or ()
+        ]
+        budget = self.store.find("poddisruptionbudgets", app, NAMESPACE)
         return (
-            len(pods) == replicas == status.get("availableReplicas") == status.get("updatedReplicas")
-            and status.get("replicas") == replicas
+            len(pods) == replicas
             and all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
-            and status["terminatingReplicas"] == 0
+            and status.get("terminatingReplicas") == 0
+            and all(status.get(name) == replicas for name in ("replicas", "updatedReplicas", "availableReplicas"))
+            and endpoints == [True] * replicas
+            and (budget is None or budget["status"]["currentHealthy"] == budget["status"]["expectedPods"] == replicas)
         )
 
     async def deploy(self, app: str, replicas: int = 3, *, drain: float = 0.4, **pod: Any) -> None:
@@ -165,13 +175,12 @@ def _first(recorder: Recorder, app: str) -> str:
 
 async def eviction(recorder: Recorder) -> Episode:
     app = "evict"
-    await recorder.deploy(app, drain=1.6)
+    await recorder.deploy(app, drain=3)
     recorder.protect(app, minAvailable=2)
     await recorder.until(lambda: recorder.budget(app)["disruptionsAllowed"] == 1)
     victim, start = _first(recorder, app), recorder.mark()
     await recorder.evict(victim)
     await recorder.until(lambda: recorder.whole(app))
-    await recorder.until(lambda: recorder.budget(app)["expectedPods"] == 3)
     return _part(recorder, start, victim, app)
 
 

@@ -113,7 +113,7 @@ def test_the_replicaset_goes_through_the_same_counts(lab: Any, real: Any, episod
     if episode == "node_cut":
         # There two Pods of the app were on the lost node, here one.
         seen, expected = [seen[0], seen[-1]], [expected[0], expected[-1]]
-    assert seen == expected
+    assert_same_counts(seen, expected, episode, name)
 
 
 DEPLOYMENT_FIELDS = (
@@ -130,10 +130,22 @@ DEPLOYMENT_FIELDS = (
 @pytest.mark.parametrize("name", DEPLOYMENT_FIELDS)
 def test_the_deployment_goes_through_the_same_counts(lab: Any, real: Any, episode: str, name: str) -> None:
     seen, expected = both(lab, real, episode, "deployments", "app", tr.field("status", name))
-    if name == "terminatingReplicas" and episode == "rolling_restart":
-        # How many old Pods terminate at the same time depends on how long each takes.
-        seen, expected = [seen[0], seen[1], seen[-1]], [expected[0], expected[1], expected[-1]]
-    assert seen == expected
+    if episode == "rolling_restart" or name in ("replicas", "updatedReplicas"):
+        # How many old Pods terminate at the same time depends on how long each takes; two ReplicaSets change side by
+        # side; and a Pod is replaced within milliseconds: the Deployment may see the sum or one after the other.
+        assert (seen[0], seen[-1]) == (expected[0], expected[-1])
+        assert name == "terminatingReplicas" or tr.is_subsequence(seen, expected)
+    else:
+        assert_same_counts(seen, expected, episode, name)
+
+
+def assert_same_counts(seen: list[Any], expected: list[Any], episode: str, name: str) -> None:
+    """The same counts one after the other; two Pods that are scaled away may end in the same moment or not."""
+    if (episode, name) == ("scale", "terminatingReplicas"):
+        assert (seen[0], max(seen), seen[-1]) == (expected[0], max(expected), expected[-1])
+        assert tr.is_subsequence(seen, expected)
+    else:
+        assert seen == expected
 
 
 @pytest.mark.parametrize("where", ["lab", "real"])
@@ -224,7 +236,6 @@ CHAINS = (
     ("deleting", "budget confirmed", "budget back", "forgotten"),
     ("ready", "budget back"),
     ("terminated", "rewritten", "gone", "forgotten"),
-    ("endpoint ready", "terminated"),
 )
 
 

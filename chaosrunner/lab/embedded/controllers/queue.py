@@ -18,6 +18,9 @@ ObjectKey = tuple[str, str]
 """(namespace, name)"""
 
 _RETRY_SECONDS = 1.0
+_REST_SECONDS = 0.01
+"""A key rests this long between two rounds. A real controller hears of changes, its own too, through a watch some
+milliseconds later; without the rest it would be done before any other controller has seen the states in between."""
 
 
 def key_of(obj: Json) -> ObjectKey:
@@ -30,12 +33,23 @@ class WorkQueue(Generic[Key]):
 
     def __init__(self) -> None:
         self._keys: dict[Key, None] = {}
+        self._resting: set[Key] = set()
+        self._again: set[Key] = set()
         self._filled = anyio.Event()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
 
     def add(self, key: Key) -> None:
+        if key in self._resting:
+            self._again.add(key)
+            return
         self._keys[key] = None
         self._filled.set()
+
+    def _rested(self, key: Key) -> None:
+        self._resting.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Add the key later; an earlier pending time for the same key wins."""
@@ -58,6 +72,8 @@ class WorkQueue(Generic[Key]):
             while self._keys:
                 key = next(iter(self._keys))
                 del self._keys[key]
+                self._resting.add(key)
+                asyncio.get_running_loop().call_later(_REST_SECONDS, self._rested, key)
                 try:
                     reconcile(key)
                 except ApiError as error:
