@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import sqrt
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from chaosrunner.analysis.facts import ALL, PHASES, Estimate, Percentiles
-from chaosrunner.analysis.requests import OUTCOMES, Codes, Floats, Ints, Mask, Requests
+from chaosrunner.analysis.requests import NONE, OUTCOMES, Codes, Floats, Mask, Requests
 
 Z95 = 1.959963984540054
 """Quantile 0.975 of the standard normal distribution."""
@@ -78,48 +79,67 @@ def incomplete_200(requests: Requests, mask: Mask) -> Mask:
     return np.asarray(requests.counted & mask & (requests.status == 200) & ~requests.success)
 
 
-def outcome_table(requests: Requests, phases: Codes) -> dict[str, dict[str, int]]:
-    """Phase or `all` -> outcome -> count, in the order of the outcome table; probe-once requests apart."""
-    keep = ~requests.once
-    kinds = len(OUTCOMES)
-    counts = np.bincount(phases[keep] * kinds + requests.outcome[keep], minlength=len(PHASES) * kinds)
-    by_phase = counts.reshape(len(PHASES), kinds)
-    table = {ALL: _named(by_phase.sum(axis=0))}
-    return table | {name: _named(row) for name, row in zip(PHASES, by_phase, strict=True) if row.any()}
+def frame(requests: Requests, phases: Codes, straddling: Mask) -> pd.DataFrame:
+    """One row a request, probe-once apart.
+
+    phase and outcome as categories; status (-1 without one); success; straddles (ended in a later phase than it was
+    sent in); each latency in seconds (NaN where undefined; chunk_gap: the largest of the request).
+    """
+    columns: dict[str, object] = {
+        "phase": pd.Categorical.from_codes(phases, pd.Index(PHASES)),
+        "outcome": pd.Categorical.from_codes(requests.outcome, pd.Index(OUTCOMES)),
+        "status": requests.status,
+        "success": requests.success,
+        "straddles": straddling,
+    }
+    whole = pd.DataFrame(columns | {metric: requests.latency(metric) for metric in LATENCIES})
+    return whole[~requests.once]
 
 
-def _named(counts: Ints) -> dict[str, int]:
-    return {name: int(count) for name, count in zip(OUTCOMES, counts, strict=True) if count}
+def by_phase(ended: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The whole run as `all`, and each phase that has requests."""
+    return {ALL: ended} | {str(name): group for name, group in ended.groupby("phase", observed=True)}
 
 
-def status_table(requests: Requests) -> dict[str, int]:
-    """HTTP status, or `none` -> requests, probe-once apart."""
-    values, counts = np.unique(requests.status[~requests.once], return_counts=True)
-    return {"none" if status < 0 else str(status): int(n) for status, n in zip(values, counts, strict=True)}
+def outcome_table(ended: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """Phase or `all` -> outcome -> count, in the order of the outcome table; phases without requests are left out."""
+    return {name: _counts(group["outcome"]) for name, group in by_phase(ended).items()}
+
+
+def _counts(outcomes: pd.Series[Any]) -> dict[str, int]:
+    counted = outcomes.value_counts(sort=False).sort_index()
+    return {str(name): int(count) for name, count in counted.items() if count}
+
+
+def status_table(ended: pd.DataFrame) -> dict[str, int]:
+    """HTTP status, or `none` -> requests."""
+    counted = ended["status"].value_counts(sort=False).sort_index()
+    return {"none" if status == NONE else str(status): int(count) for status, count in counted.items()}
 
 
 def latency(requests: Requests, metric: str, mask: Mask) -> Floats:
     """Single values of the masked successful requests: for chunk_gap every gap, else one a request."""
-    return _chosen(_values(requests, metric), requests.success & requests.counted & mask)
+    chosen = requests.success & requests.counted & mask
+    if metric == "chunk_gap":
+        gaps, owners = requests.gaps()
+        return np.asarray(gaps[chosen[owners]])
+    values = requests.latency(metric)[chosen]
+    return np.asarray(values[~np.isnan(values)])
 
 
-def latency_table(requests: Requests, masks: Mapping[str, Mask], straddling: Mask) -> dict[str, dict[str, Percentiles]]:
-    """Metric -> phase or `all` -> percentiles; phases without requests are left out."""
-    chosen = {name: requests.success & requests.counted & mask for name, mask in masks.items()}
-    across = {name: int(np.count_nonzero(mask & straddling)) for name, mask in chosen.items()}
-    table: dict[str, dict[str, Percentiles]] = {}
-    for metric in LATENCIES:
-        values = _values(requests, metric)
-        table[metric] = {name: percentiles(_chosen(values, mask), across[name]) for name, mask in chosen.items()}
+def latency_table(requests: Requests, ended: pd.DataFrame) -> dict[str, dict[str, Percentiles]]:
+    """Metric -> phase or `all` -> percentiles over successful requests; phases without requests are left out."""
+    table: dict[str, dict[str, Percentiles]] = {metric: {} for metric in LATENCIES}
+    gaps, owners = requests.gaps()
+    for name, group in by_phase(ended).items():
+        good = group[group["success"]]
+        straddling = int(good["straddles"].sum())
+        for metric in LATENCIES:
+            if metric == "chunk_gap":  # every gap of a request counts, not only its largest
+                mine = np.zeros(len(requests), dtype=bool)
+                mine[good.index] = True
+                values = gaps[mine[owners]]
+            else:
+                values = good[metric].dropna().to_numpy()
+            table[metric][name] = percentiles(values, straddling)
     return table
-
-
-def _values(requests: Requests, metric: str) -> tuple[Floats, Codes | None]:
-    """Values, and the positions of their requests where these are not simply all."""
-    return requests.gaps() if metric == "chunk_gap" else (requests.latency(metric), None)
-
-
-def _chosen(values: tuple[Floats, Codes | None], mask: Mask) -> Floats:
-    numbers, owners = values
-    chosen = numbers[mask if owners is None else mask[owners]]
-    return np.asarray(chosen[~np.isnan(chosen)])

@@ -15,10 +15,13 @@ Kind = Literal["eviction", "deletion", "node_shutdown", "node_pressure", "preemp
 _BY_CONDITION: dict[str, Kind] = {
     "EvictionByEvictionAPI": "eviction",
     "PreemptionByScheduler": "preemption",
+    "PreemptionByKubeScheduler": "preemption",
     "DeletionByTaintManager": "taint",
+    "DeletionByDeviceTaintManager": "taint",
     "DeletionByPodGC": "garbage_collection",
 }
-"""Reasons of the Pod condition DisruptionTarget: kubernetes.io, "Disruptions", Pod disruption conditions."""
+"""Reasons of the Pod condition DisruptionTarget: kubernetes.io, "Disruptions", Pod disruption conditions (the scheduler's
+had another name up to 1.25)."""
 
 _SHUTDOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 """status.reason that a kubelet sets on a Pod which it ends because its node shuts down (by version)."""
@@ -91,6 +94,8 @@ def _kind(pod: PodState) -> Kind | None:
         status = pod.last.reason
         if status in _SHUTDOWN:
             return "node_shutdown"
+        if status == "Preempting":  # by its kubelet, for a critical Pod
+            return "preemption"
         if status == "Evicted" or reason == "TerminationByKubelet":
             return "node_pressure"
     if pod.deletion is not None and pod.deletion.seen != "LISTED":

@@ -73,24 +73,40 @@ class Picture:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """Victims and replacements: Pods created after the fault under the same root controller, k-th to k-th."""
+        """Victims and replacements: Pods created after the fault under the same root controller, k-th to k-th.
+
+        A replacement that left before it served (refused or thrown out by its node, rolled over), and was itself
+        replaced, is none: its successor is.
+        """
         free = [pod for pod in self.pods.all if self.context.selector.matches(pod.labels) and pod.last is not None]
         free.sort(key=lambda pod: (_created(pod), pod.uid))
         pairs = []
         for call, victim in self.victims:
             roots = victim.roots if victim is not None else frozenset()
-            chosen = next(
-                (
-                    pod
-                    for pod in free
-                    if pod is not victim and _created_after(pod, call.at) and (not roots or roots & pod.roots)
-                ),
-                None,
-            )
+            chosen: PodState | None = None
+            for pod in free:
+                if pod is victim or not _created_after(pod, call.at) or (roots and not roots & pod.roots):
+                    continue
+                chosen = pod
+                if not self._failed_early(pod):
+                    break
             if chosen is not None:
-                free.remove(chosen)
+                free = (
+                    free[free.index(chosen) + 1 :]
+                    if self._failed_early(chosen)
+                    else [p for p in free if p is not chosen]
+                )
             pairs.append(Pair(call, victim, chosen))
         return pairs
+
+    def _failed_early(self, pod: PodState) -> bool:
+        """Whether a Pod left before it served (or, where nobody says who served, before it was Ready)."""
+        left = pod.terminating or pod.gone is not None or pod.failed is not None
+        if not left or any(victim is pod for _, victim in self.victims):
+            return False
+        if (self.placed != UNPLACED).any():
+            return self.warm_at(pod) is None
+        return "ready" not in pod.milestones
 
     @property
     def replacements(self) -> list[PodState]:

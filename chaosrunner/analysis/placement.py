@@ -66,12 +66,28 @@ def _resolve(codes: Codes, words: Sequence[str], when: Floats, pods: Pods, posit
 
 
 def _holders(pods: Pods, label: str) -> tuple[Sequence[PodState], Floats, list[tuple[float, float]]]:
-    """The Pods that had this label, since when each of them had it, and when several living ones shared it."""
-    named = pods.named(label.rsplit("/", 1)[-1])
+    """The Pods that had this label, since when each of them had it, and when several living ones shared it.
+
+    A header may hold several values (a gateway adds its own): the Pod is the one that one of them names. Where they
+    name two, as after a retry, nobody knows which of them answered.
+    """
+    found = [holders for part in dict.fromkeys(label.split(",")) if (holders := _of_value(pods, part))[0]]
+    if len({tuple(pod.uid for pod in holders) for holders, *_ in found}) != 1:
+        return (), _starts([]), []
+    return found[0]
+
+
+def _of_value(pods: Pods, value: str) -> tuple[Sequence[PodState], Floats, list[tuple[float, float]]]:
+    """The same for one value: a name, namespace/name or DNS name, an address, each with or without scheme and port."""
+    label = value.strip().strip('"').rstrip("/").rsplit("/", 1)[-1]
+    host = _host(label)
+    named = pods.named(label) or pods.named(host)
+    addressed = () if named else pods.addressed(host)
+    if not named and not addressed:
+        named = pods.named(host.partition(".")[0])
     if named:
         return named, _starts([pod.named_from for pod in named]), []
-    addressed = pods.addressed(_host(label))
-    starts = _starts([pod.addressed_from for pod in addressed])
+    starts = _starts([pod.addressed_from[host] for pod in addressed])
     shared = []
     for position, start in enumerate(starts):
         for earlier in addressed[:position]:
@@ -88,5 +104,8 @@ def _starts(times: Sequence[float | None]) -> Floats:
 
 def _host(label: str) -> str:
     if label.startswith("["):
-        return label[1:].partition("]")[0]
-    return label.partition(":")[0] if label.count(":") == 1 else label
+        host = label[1:].partition("]")[0]
+    else:
+        host = label.partition(":")[0] if label.count(":") == 1 else label
+    # An IPv4 address as a socket of both families shows it.
+    return host.removeprefix("::ffff:") if "." in host else host

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from chaosrunner.errors import UserError
 from chaosrunner.timeline import manifest as manifests
 from chaosrunner.timeline import tables
-from chaosrunner.timeline.rows import FORMAT, RequestHeaders, RequestSent, Row
-from chaosrunner.timeline.rows import Request as RequestRow
+from chaosrunner.timeline.rows import FORMAT, Row
 from chaosrunner.timeline.writer import ROWS
 
 _decoder: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
@@ -59,7 +58,13 @@ class Recording:
         """All rows in the order of their ids, as the run's own folds saw them."""
         if not (self.folder / ROWS).exists():
             raise UserError(f"{self.folder}: {ROWS} is missing; only figures that need no single rows can be made")
+        yield from self._decoded()
+
+    def _decoded(self, skip: tuple[bytes, ...] = ()) -> Iterator[Row]:
+        """The rows of the JSON lines, but for lines that begin as `skip` says."""
         for number, line in enumerate(tables.lines(self.folder / ROWS), start=1):
+            if skip and line.startswith(skip):
+                continue
             try:
                 yield _decoder.decode(line)
             except msgspec.MsgspecError as error:
@@ -73,9 +78,7 @@ class Recording:
                 for row in batch.column(0):
                     yield _decoder.decode(row.as_py())
         else:
-            for row in self.rows():
-                if not isinstance(row, RequestRow | RequestSent | RequestHeaders):
-                    yield row
+            yield from self._decoded(skip=tables.REQUEST_KINDS)
 
     def requests(self, columns: list[str] | None = None) -> pa.Table:
         """Requests as a table (`tables.REQUEST_SCHEMA`), in the order of their ids.
@@ -83,13 +86,15 @@ class Recording:
         In a crashed recording the requests without an end are there too, as `unfinished`.
         """
         if self._columnar:
-            return pq.read_table(self.folder / tables.REQUESTS, columns=columns)
+            return pq.ParquetFile(self.folder / tables.REQUESTS).read(columns=columns)
         path = self.folder / ROWS
-        parts = [tables.REQUEST_SCHEMA.empty_table(), *tables.request_batches(path)]
+        schema = tables.REQUEST_SCHEMA
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        parts = [schema.empty_table(), *tables.request_batches(path, schema)]
         if self.crashed:
-            parts.append(tables.unfinished(path))
-        table = pa.concat_tables(parts)
-        return table.select(columns) if columns else table
+            parts.append(tables.unfinished(path).select(schema.names))
+        return pa.concat_tables(parts)
 
 
 def find(root: Path) -> list[Path]:

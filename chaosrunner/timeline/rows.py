@@ -275,6 +275,8 @@ class Pod(Observed, tag_field="kind", tag="pod"):
     """status.reason, as in Evicted or Terminated."""
     node: str | None = None
     ip: str | None = None
+    addresses: list[str] = []
+    """All its addresses: one of each family."""
     labels: dict[str, str] = {}
     owner: Owner | None = None
     """The controlling owner."""

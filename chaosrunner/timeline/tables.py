@@ -79,6 +79,10 @@ _SENT = b'{"kind":"request_sent",'
 _HEADERS = b'{"kind":"request_headers",'
 
 
+REQUEST_KINDS = (_REQUEST, _SENT, _HEADERS)
+"""How the lines of requests begin."""
+
+
 class _Head(msgspec.Struct):
     kind: str
     at: float
@@ -93,21 +97,24 @@ def lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _batch(block: list[bytes]) -> pa.Table:
-    options = pa.json.ParseOptions(explicit_schema=REQUEST_SCHEMA, unexpected_field_behavior="ignore")
+def _batch(block: list[bytes], schema: pa.Schema) -> pa.Table:
+    options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = pa.json.ReadOptions(block_size=max(1 << 20, max(map(len, block)) + 1))
     table = pa.json.read_json(BytesIO(b"".join(block)), read_options=read, parse_options=options)
     columns = []
-    for field in REQUEST_SCHEMA:
+    for field in schema:
         column = table[field.name]
         if field.name in _DEFAULTS:
             column = pc.fill_null(column, pa.scalar(_DEFAULTS[field.name], field.type))
         columns.append(column)
-    return pa.table(columns, schema=REQUEST_SCHEMA)
+    return pa.table(columns, schema=schema)
 
 
-def request_batches(path: Path) -> Iterator[pa.Table]:
-    """Request rows of a JSON lines file as Arrow tables of bounded size, in file order."""
+def request_batches(path: Path, schema: pa.Schema = REQUEST_SCHEMA) -> Iterator[pa.Table]:
+    """Request rows of a JSON lines file as Arrow tables of bounded size, in file order.
+
+    `schema`: the columns of `REQUEST_SCHEMA` that are wanted.
+    """
     block: list[bytes] = []
     size = 0
     for line in lines(path):
@@ -115,10 +122,10 @@ def request_batches(path: Path) -> Iterator[pa.Table]:
             block.append(line)
             size += len(line)
             if size >= _BLOCK:
-                yield _batch(block)
+                yield _batch(block, schema)
                 block, size = [], 0
     if block:
-        yield _batch(block)
+        yield _batch(block, schema)
 
 
 def unfinished(path: Path) -> pa.Table:
@@ -168,7 +175,7 @@ def event_batches(path: Path, size: int = 50_000) -> Iterator[pa.Table]:
     head = msgspec.json.Decoder(_Head)
     block: list[tuple[int, float, str, str]] = []
     for line in lines(path):
-        if line.startswith((_REQUEST, _SENT, _HEADERS)):
+        if line.startswith(REQUEST_KINDS):
             continue
         row = head.decode(line)
         block.append((row.id, row.at, row.kind, line.decode().rstrip("\n")))

@@ -88,7 +88,7 @@ class Endpoints:
         listed = row.seen in ("LISTED", "RELISTED", "VANISHED")
         low = self._watches.begin_of(row.gap, row.at)
         old = self._slices.pop(row.uid, {})
-        new = {} if leaving else {key: e.ready for e in row.endpoints if (key := _key(e)) is not None}
+        new = {} if leaving else {key: _ready(e) for e in row.endpoints if (key := _key(e)) is not None}
         if not leaving:
             self._slices[row.uid] = new
         self._written[row.uid] = row.id
@@ -145,6 +145,11 @@ class Endpoints:
             until = self.history[index + 1].at if index + 1 < len(self.history) else end
             if until > point.at or index + 1 == len(self.history):
                 yield point.at, max(point.at, until), point.ready, point.row
+
+
+def _ready(endpoint: Endpoint) -> bool:
+    """Ready as Services without publishNotReadyAddresses mean it; those with it call every endpoint ready."""
+    return endpoint.ready and endpoint.serving and not endpoint.terminating
 
 
 def _key(endpoint: Endpoint) -> str | None:

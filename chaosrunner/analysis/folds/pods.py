@@ -32,7 +32,6 @@ class PodState:
     uid: str
     name: str
     node: str | None = None
-    ip: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     roots: frozenset[str] = frozenset()
     """UIDs of its controllers: the root where it was looked up, and the direct owner."""
@@ -54,7 +53,8 @@ class PodState:
     left: float | None = None
     """Since when its address may belong to somebody else: gone, Failed or Succeeded."""
     named_from: float | None = None
-    addressed_from: float | None = None
+    addressed_from: dict[str, float | None] = field(default_factory=dict)
+    """Address -> since when it had it; None: from the beginning."""
     restarts: dict[str, int] = field(default_factory=dict)
     """Container -> restarts since the recording began."""
     _restarts_base: dict[str, int] = field(default_factory=dict)
@@ -107,8 +107,7 @@ class Pods:
         return state
 
     def _address(self, state: PodState, ip: str, since: float | None) -> None:
-        state.ip = ip
-        state.addressed_from = since
+        state.addressed_from[ip] = since
         self._by_address.setdefault(ip, []).append(state)
 
     def feed(self, row: Pod) -> None:
@@ -128,8 +127,9 @@ class Pods:
         state.node = row.node or state.node
         state.labels = row.labels or state.labels
         state.roots |= {owner.uid for owner in (row.root, row.owner) if owner is not None}
-        if row.ip and row.ip != state.ip:
-            self._address(state, row.ip, None if row.seen == "LISTED" else row.at)
+        for address in (row.ip, *row.addresses):
+            if address and address not in state.addressed_from:
+                self._address(state, address, None if row.seen == "LISTED" else row.at)
         self._restarts(state, row)
         self._milestones(state, row)
         self._ending(state, row)
