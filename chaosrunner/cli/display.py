@@ -8,24 +8,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live as Screen
-from rich.table import Table
 from rich.text import Text
 
 from chaosrunner.analysis import Live
+from chaosrunner.plan.plan import describe as describe_step
 from chaosrunner.playbook import BoundDrill
-from chaosrunner.reports.format import seconds, share
-from chaosrunner.reports.lines import describe, kind, notable
+from chaosrunner.reports.format import plural, seconds, share
+from chaosrunner.reports.lines import News, describe, kind
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.outcomes import SUCCESSES
 from chaosrunner.timeline.rows import Emit
 
-NEWS = 8
+MOST_NEWS = 10
 """Lines of news that the live display keeps."""
 
-SPINNER = {"started": "▶", "ok": "✓", "failed": "✗", "inconclusive": "?", "skipped": "–", "aborted": "■"}
-STYLE = {"ok": "green", "failed": "red", "inconclusive": "yellow", "aborted": "yellow", "started": "bold"}
+MOST_LOSSES = 20
+"""Lost requests that are told one by one where lines are printed; later ones are only counted."""
+
+FRAME = 5
+"""Lines of the live display beside steps and news."""
+
+MARKS = {"started": "▶", "ok": "✓", "failed": "✗", "inconclusive": "?", "skipped": "-", "aborted": "■"}
+STYLES = {"started": "bold", "ok": "green", "failed": "red", "inconclusive": "yellow", "aborted": "yellow"}
 
 
 class Display:
@@ -33,21 +39,27 @@ class Display:
 
     def __init__(self, console: Console, bound: BoundDrill) -> None:
         self._console = console
-        self._bound = bound
+        self._name = bound.drill.metadata.name
+        self._steps = [step.name or describe_step(step) for step in bound.playbook.steps]
         self._states: dict[int, tuple[str, float, float | None, str | None]] = {}
+        self._doing = ""
         self._sent = self._ended = self._lost = 0
         self._live: Live | None = None
-        self._news: deque[Text] = deque(maxlen=NEWS)
+        self._news = News()
+        self._told: deque[str] = deque(maxlen=MOST_NEWS)
         self._now = 0.0
         self._began = time.monotonic()
         self._screen: Screen | None = None
 
+    def say(self, doing: str) -> None:
+        """What goes on before and after the run itself."""
+        self._doing = doing
+        self._print(f"{self._name}: {doing}")
+
     def follow(self, folder: Path, live: Live) -> Emit:
         """The engine's hook: what is returned gets every row."""
         self._live = live
-        self._began = time.monotonic()
-        if not self._console.is_terminal:
-            self._console.print(f"recording to {folder}", soft_wrap=True)
+        self.say(f"recording to {folder}")
         return self._feed
 
     @contextmanager
@@ -66,23 +78,32 @@ class Display:
             self._screen.stop()
         yield
         if self._screen is not None:
-            self._screen.start()
+            self._screen.start(refresh=True)
+
+    def _print(self, line: str) -> None:
+        if self._screen is None and not self._console.is_terminal:
+            self._console.print(line, soft_wrap=True)
 
     def _feed(self, row: rows.Row) -> None:
         self._now = row.at
+        lost = False
         match row:
             case rows.RequestSent(once=False):
                 self._sent += 1
             case rows.Request(once=False):
                 self._ended += 1
-                self._lost += row.outcome not in SUCCESSES
+                lost = row.outcome not in SUCCESSES
+                self._lost += lost
             case rows.Step():
                 self._step(row)
-        if notable(row):
-            line = Text(f"{row.at:8.2f}  {kind(row):<8} {describe(row)}")
-            self._news.append(line)
-            if not self._console.is_terminal:
-                self._console.print(line, soft_wrap=True)
+            case rows.Run():
+                self._doing = row.event.replace("_", " ")
+        if self._news.has(row) and not (lost and self._lost > MOST_LOSSES and self._screen is None):
+            line = f"{row.at:7.2f}  {kind(row):<9}  {describe(row)}"
+            self._told.append(line)
+            self._print(line)
+            if lost and self._lost == MOST_LOSSES:
+                self._print("         further losses are only counted")
 
     def _step(self, row: rows.Step) -> None:
         began = self._states[row.index][1] if row.index in self._states else row.at
@@ -91,23 +112,44 @@ class Display:
         else:
             self._states[row.index] = (row.result or "ok", began, row.at, row.reason)
 
-    def __rich__(self) -> Group:
-        head = Text(f"{self._bound.drill.metadata.name}", style="bold")
-        head.append(f"  {time.monotonic() - self._began:5.0f} s  ", style="dim")
-        head.append(f"in flight {self._sent - self._ended}, ended {self._ended}, ")
-        head.append(f"lost {self._lost}", style="red" if self._lost else "")
+    # --- the live display -------------------------------------------------------------------------------------
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Never higher or wider than the terminal: what does not fit would scroll, and leave traces."""
+        room = console.size.height - FRAME
+        steps = self._step_lines(max(3, min(len(self._steps), room - 4)))
+        news = [Text(line) for line in self._told][-max(0, room - len(steps)) or len(self._told) :]
+        for line in (*self._head(), Text(), *steps, Text(), *news):
+            line.truncate(options.max_width, overflow="ellipsis")
+            line.no_wrap = True
+            yield line
+
+    def _head(self) -> list[Text]:
+        title = Text(self._name, style="bold")
+        title.append(f"  {time.monotonic() - self._began:.0f} s  {self._doing}", style="not bold dim")
+        if self._live is None:
+            return [title]
+        counts = Text(f"in flight {self._sent - self._ended}   ended {self._ended}   ")
+        counts.append(f"lost {self._lost}", style="red" if self._lost else "")
         if self._ended:
-            head.append(f", success {share((self._ended - self._lost) / self._ended)}")
-        if self._live is not None and (ready := self._live.observations.endpoints.ready) is not None:
-            head.append(f", {ready} ready endpoint{'s' if ready != 1 else ''}")
-        steps = Table.grid(padding=(0, 2, 0, 0))
-        for index, step in enumerate(self._bound.playbook.steps):
-            state, began, ended, reason = self._states.get(index, ("", 0.0, None, None))
-            took = "" if not state else seconds((ended if ended is not None else self._now) - began)
-            steps.add_row(
-                Text(SPINNER.get(state, " "), style=STYLE.get(state, "dim")),
-                Text(step.title, style=STYLE.get(state, "dim") if state == "started" else ""),
-                Text(took, style="dim", justify="right"),
-                Text(reason or "", style="yellow"),
-            )
-        return Group(head, Text(), steps, Text(), *self._news)
+            counts.append(f"   success {share((self._ended - self._lost) / self._ended)}")
+        if (ready := self._live.observations.endpoints.ready) is not None:
+            counts.append(f"   {plural(ready, 'ready endpoint')}")
+        return [title, counts]
+
+    def _step_lines(self, most: int) -> list[Text]:
+        """The steps around the one that runs."""
+        current = max(self._states, default=0)
+        first = max(0, min(current - most // 2, len(self._steps) - most))
+        return [self._step_line(index) for index in range(first, min(first + most, len(self._steps)))]
+
+    def _step_line(self, index: int) -> Text:
+        state, began, ended, reason = self._states.get(index, ("", 0.0, None, None))
+        style = STYLES.get(state, "dim")
+        took = seconds((self._now if ended is None else ended) - began) if state else ""
+        line = Text(MARKS.get(state, " "), style=style)
+        line.append(f"{took:>9}  ", style="not bold dim")
+        line.append(self._steps[index], style="bold" if state == "started" else "" if state else "dim")
+        if reason and state != "ok":
+            line.append(f": {reason}", style=style)
+        return line

@@ -2,59 +2,47 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
-import anyio
 import click
-import msgspec
 
-from chaosrunner.cli.lab_process import Ready, lab_spec, running_lab
-from chaosrunner.cli.output import output_option, print_json_line
-from chaosrunner.playbook import load_drill
+from chaosrunner.cli.commands import Command, Group
+from chaosrunner.cli.options import complete_drill, output_option, parameters_option
 
 
-@click.group()
+@click.group(cls=Group)
 def lab() -> None:
-    """A small cluster of local processes, as drills are rehearsed on."""
+    """Keep the lab of rehearsals running, for kubectl."""
 
 
-@lab.command()
-@click.option("--drill", help="Set the lab up as this drill's `lab:` section says; a plain one where absent.")
-@click.option("--state", type=click.Path(path_type=Path), help="Folder for its state and logs; temporary where absent.")
+@lab.command(
+    cls=Command,
+    examples="""
+    chaosrunner lab up
+    chaosrunner lab up --drill lab-drain-node -p lab.replicas=5
+    # in another terminal:
+    kubectl --kubeconfig FILE get pods -A -o wide
+    """,
+)
+@click.option(
+    "--drill",
+    metavar="DRILL",
+    shell_complete=complete_drill,
+    help="Set the lab up as this drill's `lab:` section says; a plain one where absent.",
+)
+@parameters_option
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for its state and logs, which stays; temporary where absent.",
+)
 @output_option("text", "json")
-def up(drill: str | None, state: Path | None, output: str) -> None:
+def up(drill: str | None, parameters: tuple[str, ...], state: Path | None, output: str) -> None:
     """Start a lab and keep it until Ctrl-C.
 
     Prints how to reach it: a kubeconfig for kubectl, the URL of the gateway, the address of its alert source.
     Nothing is left when it ends.
-
-    \b
-    chaosrunner lab up
-    chaosrunner lab up --drill lab-drain-node -o json
-    # in another terminal:
-    kubectl --kubeconfig FILE get pods -A -o wide
     """
-    spec = lab_spec(load_drill(drill)) if drill else {}
-    anyio.run(_up, spec, state, output)
+    from chaosrunner.cli.lab_process import keep_lab
 
-
-async def _up(spec: dict[str, object], state: Path | None, output: str) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with running_lab(spec, state) as (ready, folder):
-            _tell(ready, folder, output)
-            async for _ in signals:
-                break
-
-
-def _tell(ready: Ready, folder: Path, output: str) -> None:
-    if output == "json":
-        print_json_line(msgspec.to_builtins(ready))
-        return
-    click.echo(f"export KUBECONFIG={ready.kubeconfig}")
-    click.echo(f"# kubectl get pods -n {ready.namespace} -o wide")
-    click.echo(f"# gateway: {ready.url}")
-    if ready.prometheus:
-        click.echo(f"# alerts: {ready.prometheus}/api/v1/alerts")
-    click.echo(f"# logs and state: {folder}")
-    click.echo("# Ctrl-C ends the lab", err=True)
+    keep_lab(drill, parameters, state, output)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
+import click
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from chaosrunner.cli.options import read_parameters
+from chaosrunner.cli.output import print_json_line
 from chaosrunner.cluster import ClusterConfig
 from chaosrunner.errors import Refused, UserError
-from chaosrunner.playbook import BoundDrill
+from chaosrunner.playbook import BoundDrill, load_drill
 
 START_LIMIT = 120.0
 """Longest start of a lab, seconds, beyond the start-up time of its replicas."""
@@ -28,6 +32,8 @@ START_LIMIT = 120.0
 STOP_LIMIT = 20.0
 """Longest orderly stop of a lab, seconds; then it is killed, and its children die with it."""
 
+INSTANTS = "instants.jsonl"
+"""Name of the lab's log of instants in its state folder."""
 
 LOG = "lab.jsonl"
 """Name of the lab's log of instants in a recording."""
@@ -48,8 +54,10 @@ class Ready(msgspec.Struct):
 
 
 @asynccontextmanager
-async def running_lab(spec: dict[str, Any], state: Path | None = None) -> AsyncIterator[tuple[Ready, Path]]:
-    """A lab for the length of the block. Yields what it said and its state folder.
+async def running_lab(
+    spec: dict[str, Any], state: Path | None = None, progress: Callable[[str], None] = lambda doing: None
+) -> AsyncIterator[tuple[Ready, Path]]:
+    """A lab for the length of the block. Yields what it said and its state folder; `progress` hears how it starts.
 
     Without `state` the folder is a temporary one and goes with the lab. The lab also ends by itself when this process
     dies, since its standard input is then closed. Raises Refused where it does not start.
@@ -68,13 +76,29 @@ async def running_lab(spec: dict[str, Any], state: Path | None = None) -> AsyncI
                 start_new_session=True,  # Ctrl-C is for the run, which still needs the lab to end its requests
             )
         try:
-            yield await _ready(process, made, spec), made
+            async with anyio.create_task_group() as group:
+                group.start_soon(_tell, made, spec, progress)
+                ready = await _ready(process, made, spec)
+                group.cancel_scope.cancel()
+            yield ready, made
         finally:
             with anyio.CancelScope(shield=True):
                 await _stop(process)
     finally:
         if state is None:
             shutil.rmtree(made, ignore_errors=True)
+
+
+async def _tell(state: Path, spec: dict[str, Any], progress: Callable[[str], None]) -> None:
+    """Tells how many replicas are ready so far, by the lab's own log."""
+    path, of = state / INSTANTS, spec.get("replicas")
+    told = -1
+    while True:
+        ready = path.read_text().count('"what": "ready"') if path.exists() else 0
+        if ready != told:
+            progress(f"starting the lab: {ready}{f' of {of}' if of else ''} replicas ready")
+            told = ready
+        await anyio.sleep(0.3)
 
 
 async def _ready(process: anyio.abc.Process, state: Path, spec: dict[str, Any]) -> Ready:
@@ -140,3 +164,42 @@ def lab_spec(bound: BoundDrill) -> dict[str, Any]:
     if bound.drill.lab is None:
         raise UserError(f"{bound.drill.metadata.name}: the drill has no lab: section, so it cannot be rehearsed")
     return bound.drill.lab.spec()
+
+
+def keep_lab(drill: str | None, parameters: tuple[str, ...], state: Path | None, output: str) -> None:
+    """Runs a lab until SIGINT or SIGTERM, and tells how to reach it."""
+    values = read_parameters(parameters)
+    if values and not drill:
+        raise UserError("-p sets what a drill says: give --drill too")
+    spec = lab_spec(load_drill(drill, values)) if drill else {}
+    anyio.run(_keep, spec, state, output)
+
+
+async def _keep(spec: dict[str, Any], state: Path | None, output: str) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with anyio.create_task_group() as group:
+
+            async def serve() -> None:
+                async with running_lab(spec, state, lambda doing: click.echo(doing, err=True)) as (ready, folder):
+                    _announce(ready, folder, output)
+                    await anyio.sleep_forever()
+
+            group.start_soon(serve)
+            async for _ in signals:
+                click.echo("ending the lab", err=True)
+                group.cancel_scope.cancel()
+                break
+
+
+def _announce(ready: Ready, folder: Path, output: str) -> None:
+    if output == "json":
+        print_json_line(ready)
+    else:
+        click.echo(f"export KUBECONFIG={shlex.quote(ready.kubeconfig)}")
+        click.echo(f"# kubectl get pods -n {ready.namespace} -o wide")
+        click.echo(f"# gateway:         {ready.url}")
+        if ready.prometheus:
+            click.echo(f"# alerts:          {ready.prometheus}/api/v1/alerts")
+        click.echo(f"# logs and state:  {folder}")
+    sys.stdout.flush()
+    click.echo("Ctrl-C ends the lab", err=True)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-import traceback
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
-from chaosrunner import __version__, logs
+from chaosrunner import __version__
 from chaosrunner.cli import drills, files, lab, records, recovery
-from chaosrunner.cli.output import BUG, fail
+from chaosrunner.cli.commands import Command, Group
+from chaosrunner.cli.ending import bug, fail, user_error
 from chaosrunner.errors import UserError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="chaosrunner")
+@click.group(cls=Group)
+@click.version_option(__version__, prog_name="chaosrunner", message="%(prog)s %(version)s")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -26,94 +27,83 @@ from chaosrunner.errors import UserError
     help="Least level of log lines on standard error.",
 )
 @click.option("--log-json", is_flag=True, envvar="CHAOSRUNNER_LOG_JSON", help="Log lines as JSON.")
-def cli(log_level: str, log_json: bool) -> None:
+def cli(**_: Any) -> None:
     """Chaos and recovery drills for Kubernetes services that stream.
 
     \b
-    See it work, without a cluster:   chaosrunner rehearse lab-evict-one-replica
-    A drill of your own:              chaosrunner init --service chat > drill.yaml
-                                      chaosrunner plan drill.yaml
-                                      chaosrunner run drill.yaml
-
-    Exit codes: 0 passed, 1 a check failed, 2 bad usage or bad file, 3 inconclusive, 4 aborted, 5 rollback failed,
-    6 refused before anything was changed, 70 a bug in chaosrunner.
-    """
-    logs.configure(level=log_level, json=log_json)
-
-
-@cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the completion script of a shell.
+    See it work, no cluster needed:
+      chaosrunner rehearse lab-evict-one-replica
+    A drill of your own:
+      chaosrunner init --service chat > drill.yaml
+      chaosrunner plan drill.yaml
+      chaosrunner run drill.yaml
 
     \b
-    chaosrunner completion bash > ~/.local/share/bash-completion/completions/chaosrunner
-    chaosrunner completion fish > ~/.config/fish/completions/chaosrunner.fish
+    Exit codes:
+      0  passed                      4  aborted
+      1  a check failed              5  rollback failed
+      2  bad usage or bad file       6  refused before anything was changed
+      3  inconclusive               70  a bug in chaosrunner
     """
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    chaosrunner completion bash > ~/.local/share/bash-completion/completions/chaosrunner
+    chaosrunner completion zsh > "${fpath[1]}/_chaosrunner"
+    chaosrunner completion fish > ~/.config/fish/completions/chaosrunner.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell."""
     made = get_completion_class(shell)
     assert made is not None  # click knows these three
     click.echo(made(cli, {}, "chaosrunner", "_CHAOSRUNNER_COMPLETE").source())
 
 
 for command in (
-    files.validate,
-    files.schema,
+    drills.rehearse,
     files.init,
+    files.validate,
     drills.plan,
     drills.run,
-    drills.rehearse,
     records.report,
     records.timeline,
     records.runs,
     recovery.recover,
     lab.lab,
+    files.schema,
+    completion,
 ):
     cli.add_command(command)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every way to end has its exit code, and no user error shows a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was begun is ended in order
     sys.exit(_run(arguments))
 
 
 def _run(arguments: list[str] | None) -> int:
     try:
         result: Any = cli.main(arguments, prog_name="chaosrunner", standalone_mode=False)
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
     except click.Abort:
         click.echo("aborted", err=True)
         return 4
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        click.echo(f"error: {error.format_message()}", err=True)
+        click.echo(f"see {error.ctx.command_path if error.ctx else 'chaosrunner'} --help", err=True)
         return error.exit_code
     except UserError as error:
         return fail(error)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader went away (`| head`): nothing more to say, to nobody
-        return 0
     except BaseExceptionGroup as group:
-        return _group(group)
+        found = user_error(group)
+        return fail(found) if found else bug()
     except Exception:
-        return _bug()
+        return bug()
     return result if isinstance(result, int) else 0
-
-
-def _group(group: BaseExceptionGroup[BaseException]) -> int:
-    """A task group wraps what its tasks raise; an error for the user is one all the same."""
-    errors, rest = group.split(UserError)
-    if errors is not None and rest is None:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        assert isinstance(first, UserError)
-        return fail(first)
-    return _bug()
-
-
-def _bug() -> int:
-    traceback.print_exc()
-    click.echo(
-        "this is a bug in chaosrunner; what was recorded is kept, and `chaosrunner recover` undoes changes", err=True
-    )
-    return BUG

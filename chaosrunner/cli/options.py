@@ -1,22 +1,28 @@
-"""Options that several commands share: where recordings are, and kubectl's own for reaching a cluster."""
+"""Options that several commands share, and what the shell may offer for them. Imports nothing heavy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from chaosrunner.cli.commands import Duration
 from chaosrunner.errors import UserError
-from chaosrunner.playbook.durations import parse_duration
 
-Command = Callable[..., Any]
+if TYPE_CHECKING:
+    from chaosrunner.cluster import ClusterConfig
+
+Decorated = Callable[..., Any]
+
+TIMELINES = Path("timelines")
 
 timelines_option = click.option(
     "--timelines",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("timelines"),
+    default=TIMELINES,
     envvar="CHAOSRUNNER_TIMELINES",
     show_default=True,
     help="Folder of the recordings.",
@@ -27,36 +33,119 @@ parameters_option = click.option(
 )
 
 
+def output_option(*formats: str) -> Callable[[Decorated], Decorated]:
+    """`-o`, as kubectl has it; the first format is the default."""
+    return click.option(
+        "-o",
+        "--output",
+        "output",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="Format of standard output.",
+    )
+
+
+junit_option = click.option(
+    "--junit",
+    "junit_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write JUnit XML to this file.",
+)
+
+
+def cluster_options(drill: bool) -> Callable[[Decorated], Decorated]:
+    """kubectl's own options for reaching a cluster; `drill` tells whether a drill names context and namespace."""
+    instead = ", instead of the drill's" if drill else ""
+
+    def decorate(command: Decorated) -> Decorated:
+        for option in (
+            click.option("--request-timeout", type=Duration(), help="Longest wait for an answer of the API server."),
+            click.option("--as-group", "as_groups", multiple=True, metavar="GROUP", help="Impersonate this group too."),
+            click.option("--as", "as_user", metavar="USER", help="Impersonate this user."),
+            click.option("-n", "--namespace", metavar="NAME", help=f"Namespace{instead}."),
+            click.option("--context", metavar="NAME", help=f"Context of the kubeconfig{instead}."),
+            click.option(
+                "--kubeconfig",
+                type=click.Path(dir_okay=False),
+                help="Kubeconfig, instead of $KUBECONFIG or ~/.kube/config.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+CLUSTER = ("kubeconfig", "context", "namespace", "as_user", "as_groups", "request_timeout")
+"""Names of the values of `cluster_options`."""
+
+
+def cluster_config(flags: dict[str, Any], *, context: str | None = None, namespace: str | None = None) -> ClusterConfig:
+    """How to reach the cluster: as the command line says, else by this context and namespace."""
+    from chaosrunner.cluster import ClusterConfig
+
+    timeout = flags["request_timeout"]
+    chosen = flags["context"] or context
+    return ClusterConfig(
+        kubeconfig=flags["kubeconfig"],
+        context=None if chosen == "in-cluster" else chosen,
+        namespace=flags["namespace"] or namespace,
+        as_user=flags["as_user"],
+        as_groups=tuple(flags["as_groups"]),
+        **({"request_timeout": timeout} if timeout is not None else {}),
+    )
+
+
 def read_parameters(given: tuple[str, ...]) -> dict[str, str]:
-    """`-p name=value` as a mapping. Raises UserError where one has no equals sign."""
+    """`-p name=value` as a mapping. Raises UserError where one has no equals sign, or a name comes twice."""
     pairs: dict[str, str] = {}
     for item in given:
         name, sign, value = item.partition("=")
+        name = name.strip()
         if not sign or not name:
-            raise UserError(f"-p {item}: write -p name=value")
-        pairs[name.strip()] = value
+            raise UserError(f"-p {item}: write -p NAME=VALUE")
+        if name in pairs:
+            raise UserError(f"-p {item}: {name} is given twice")
+        pairs[name] = value
     return pairs
 
 
-def cluster_options(command: Command) -> Command:
-    """`--kubeconfig`, `--context`, `--namespace`, `--as`, `--as-group`, `--request-timeout`, as kubectl has them."""
-    for option in (
-        click.option("--request-timeout", help="Longest wait for one answer of the API server, like 30s."),
-        click.option("--as-group", "as_groups", multiple=True, help="Group to impersonate; repeatable."),
-        click.option("--as", "as_user", help="User to impersonate."),
-        click.option("-n", "--namespace", help="Namespace, instead of the drill's."),
-        click.option("--context", help="Context of the kubeconfig, instead of the drill's."),
-        click.option("--kubeconfig", type=click.Path(), help="Kubeconfig, instead of KUBECONFIG or ~/.kube/config."),
-    ):
-        command = option(command)
-    return command
+def check_target(option: str, path: Path | None) -> None:
+    """Refuses early what could only fail late. Raises UserError where the file cannot be written."""
+    if path is not None and not path.resolve().parent.is_dir():
+        raise UserError(f"{option} {path}: there is no folder {path.resolve().parent}")
 
 
-def read_timeout(text: str | None) -> float | None:
-    """`--request-timeout` in seconds; kubectl's 0 means none."""
-    if text is None or text == "0":
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UserError(f"--request-timeout: {error}") from None
+# --- what the shell may offer -------------------------------------------------------------------------------
+
+
+def _files(incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _names(kind: str, incomplete: str) -> list[CompletionItem]:
+    """Names of shipped files. Folders are read here directly: the playbook room would bring pydantic with it."""
+    package = Path(__file__).parent.parent
+    folders = (Path(kind), package / "shipped" / kind, package.parent / kind)
+    names = {path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.y*ml")}
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def complete_drill(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return (
+        _names("drills", incomplete) if "/" not in incomplete and _names("drills", incomplete) else _files(incomplete)
+    )
+
+
+def complete_playbook(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _names("playbooks", incomplete) or _files(incomplete)
+
+
+def complete_recording(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """`latest`, drills that have recordings, and run ids, newest first."""
+    root = context.params.get("timelines") or TIMELINES
+    runs = sorted(Path(root).glob("*/*/manifest.json"), key=lambda path: path.parent.name, reverse=True)
+    names = ["latest", *sorted({path.parent.parent.name for path in runs}), *(path.parent.name for path in runs)]
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="dir")]

@@ -1,8 +1,9 @@
 """What an analysis looks like to people and machines: terminal, Markdown, JSON, JUnit XML."""
 
+from chaosrunner.reports.document import Cell, Item, Section, Table
 from chaosrunner.reports.junit import junit
 from chaosrunner.reports.markdown import markdown
-from chaosrunner.reports.sections import Section, Table, sections, side_by_side
-from chaosrunner.reports.terminal import render
+from chaosrunner.reports.sections import headline, sections
+from chaosrunner.reports.terminal import print_table, render
 
-__all__ = ["Section", "Table", "junit", "markdown", "render", "sections", "side_by_side"]
+__all__ = ["Cell", "Item", "Section", "Table", "headline", "junit", "markdown", "print_table", "render", "sections"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from chaosrunner.analysis.facts import Estimate, Milestone, Span
 
@@ -13,16 +13,29 @@ def seconds(value: float | None) -> str:
     """A span: milliseconds below one second, else seconds with the digits that matter."""
     if value is None:
         return UNKNOWN
+    if value == 0:
+        return "0 s"
     if abs(value) < 1:
         return f"{value * 1000:.0f} ms"
     return f"{value:.2f} s" if abs(value) < 100 else f"{value:.0f} s"
 
 
-def instant(value: float | None, zero: float = 0.0) -> str:
-    """An instant of the recording, in seconds after `zero`, signed where `zero` is an event."""
+def instant(value: float | None) -> str:
+    """An instant, in seconds of the recording."""
+    return UNKNOWN if value is None else f"{value:.2f} s"
+
+
+def offset(value: float | None) -> str:
+    """Seconds before (-) or after (+) something."""
     if value is None:
         return UNKNOWN
-    return f"{value - zero:+.2f} s" if zero else f"{value:.2f} s"
+    text = f"{value:+.2f} s"
+    return "0.00 s" if float(text[:-2]) == 0 else text
+
+
+def number(value: float) -> str:
+    """A count, or a figure without a unit."""
+    return f"{value:.6g}"
 
 
 def span(value: Span) -> str:
@@ -38,15 +51,19 @@ def window(value: Milestone) -> str:
     """The stretch in which it happened, where its owner's clock ticks in seconds."""
     if value.low is None or value.high is None:
         return UNKNOWN
-    return f"between {value.low:.2f} and {instant(value.high)}"
+    return f"between {instant(value.low)} and {instant(value.high)}"
 
 
-def milestone(value: Milestone, zero: float = 0.0) -> str:
-    """An instant relative to `zero`; the window alone where it fell into a watch gap."""
+def milestone(value: Milestone, zero: float | None = None) -> str:
+    """An instant, as an offset where `zero` is given; the window alone where it fell into a watch gap."""
+
+    def at(instant_: float) -> str:
+        return instant(instant_) if zero is None else offset(instant_ - zero)
+
     if value.at is not None:
-        return instant(value.at, zero)
+        return at(value.at)
     if value.low is not None and value.high is not None:
-        return f"{instant(value.low, zero)} to {instant(value.high, zero)}"
+        return f"{at(value.low)} to {at(value.high)}"
     return UNKNOWN
 
 
@@ -73,6 +90,17 @@ def row_ids(ids: Iterable[int], most: int = 4) -> str:
     """Row ids of the recording, as `#12 #13 …`."""
     listed = list(ids)
     return " ".join(f"#{number}" for number in listed[:most]) + (" …" if len(listed) > most else "")
+
+
+def first_row(ids: Sequence[int]) -> str:
+    """The first of them; empty where there is none."""
+    return f"#{ids[0]}" if ids else ""
+
+
+def one_line(text: str | None, most: int = 200) -> str:
+    """A text of somebody else (an error, a message) on one line, of at most this many characters."""
+    flat = " ".join((text or "").split())
+    return flat if len(flat) <= most else flat[: most - 1] + "…"
 
 
 def plural(count: int, word: str) -> str:

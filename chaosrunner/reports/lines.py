@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaosrunner.reports.format import seconds
+from chaosrunner.reports.format import one_line, seconds
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.outcomes import SUCCESSES
 
@@ -23,7 +23,7 @@ def describe(row: rows.Row) -> str:
             if row.event == "sent":
                 return f"{what}: sent"
             answer = f"{what}: {row.answer or ''} {row.status or ''}".rstrip()
-            return answer + (f": {row.message}" if row.message and not row.ok else "")
+            return answer + (f": {one_line(row.message)}" if row.message and not row.ok else "")
         case rows.Journal():
             return f"{row.fault} {row.target.name}: {row.event.replace('_', ' ')}" + _because(row.detail)
         case rows.Clock():
@@ -59,34 +59,62 @@ def describe(row: rows.Row) -> str:
             )
         case rows.Event():
             times = f" (x{row.count})" if row.count > 1 else ""
-            return f"{row.object_kind} {row.object_name}: {row.reason}{times}: {row.message or ''}".rstrip(": ")
+            return f"{row.object_kind} {row.object_name}: {row.reason}{times}: {one_line(row.message)}".rstrip(": ")
         case rows.Alerts():
             if not row.ok:
-                return f"poll failed: {row.error}"
+                return f"poll failed: {one_line(row.error)}"
             return ", ".join(f"{alert.name} {alert.state}" for alert in row.alerts) or "none pending or firing"
         case rows.Watch():
             return f"{row.resource}: {row.event.replace('_', ' ')}" + _because(row.reason)
 
 
-def notable(row: rows.Row) -> bool:
-    """Whether the row is news to somebody who follows a run: not each request, sample or bookmark."""
-    match row:
-        case rows.Run() | rows.Step() | rows.Action():
-            return True
-        case rows.Journal():
-            return row.event != "intent"
-        case rows.Request():
-            return row.outcome not in SUCCESSES and not row.once
-        case rows.Watch():
-            return row.event in ("gap_opened", "gap_closed", "forbidden")
-        case rows.Alerts():
-            return False
-        case _:
-            return False
+class News:
+    """Tells rows that are news to somebody who follows a run from those that only repeat, sample or count.
+
+    What is new depends on what was before, so it must see every row, in order.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, object] = {}
+
+    def has(self, row: rows.Row) -> bool:
+        match row:
+            case rows.Run() | rows.Step() | rows.Action():
+                return True
+            case rows.Journal():
+                return row.event != "intent"
+            case rows.Request():
+                return row.outcome not in SUCCESSES and not row.once
+            case rows.Watch():
+                return row.event in ("gap_opened", "gap_closed", "forbidden")
+            case rows.Pod():
+                ready = next((c.status for c in row.conditions if c.type == "Ready"), None) == "True"
+                restarts = sum(c.restarts for c in row.containers)
+                return self._changed(row, (ready, row.deletion_time is not None, restarts, _gone(row)))
+            case rows.Node():
+                return self._changed(row, (row.ready, row.unschedulable, _gone(row)))
+            case rows.EndpointSlice():
+                return self._changed(row, frozenset(e.uid or e.pod for e in row.endpoints if e.ready))
+            case rows.Alerts():
+                before = self._known.get("alerts", frozenset())
+                now = frozenset((a.name, a.state) for a in row.alerts) if row.ok else before
+                self._known["alerts"] = now
+                return now != before
+            case _:
+                return False
+
+    def _changed(self, row: rows.Observed, state: object) -> bool:
+        """Whether an object differs in what matters. What the first list shows is no news."""
+        before, self._known[row.uid] = self._known.get(row.uid), state
+        return row.seen != "LISTED" and state != before
+
+
+def _gone(row: rows.Observed) -> bool:
+    return row.seen in ("DELETED", "VANISHED")
 
 
 def _because(reason: str | None) -> str:
-    return f" ({reason})" if reason else ""
+    return f" ({one_line(reason)})" if reason else ""
 
 
 def _seen(row: rows.Observed) -> str:
@@ -127,5 +155,5 @@ def _request(row: rows.Request) -> str:
         parts.append(f"first token {seconds(row.first_token - row.sent)}")
     parts.append(f"took {seconds(row.at - row.sent)}")
     if row.error:
-        parts.append(row.error)
+        parts.append(one_line(row.error))
     return f"{row.request}: {', '.join(parts)}"

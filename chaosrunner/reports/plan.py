@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from chaosrunner.faults.base import Touch
 from chaosrunner.plan.plan import Plan
+from chaosrunner.reports.document import Cell, Section, Style, Table
 from chaosrunner.reports.format import UNKNOWN, plural
-from chaosrunner.reports.sections import Cell, Section, Style, Table
 
 SEVERITIES: dict[str, Style] = {"refuse": "bad", "warn": "warn", "info": "dim"}
 
@@ -22,7 +22,7 @@ def plan_headline(plan: Plan) -> Cell:
 
 def plan_sections(plan: Plan) -> list[Section]:
     made = [_problems(plan), _workload(plan), _steps(plan), _rights(plan)]
-    return [section for section in made if not section.empty]
+    return [section for section in made if section.parts]
 
 
 def _problems(plan: Plan) -> Section:
@@ -44,7 +44,7 @@ def _workload(plan: Plan) -> Section:
     )
     if plan.candidates:
         rows = [(pod.name, pod.node or UNKNOWN, pod.uid) for pod in plan.candidates]
-        section.tables.append(Table(("candidate", "node", "UID"), rows))
+        section.table(Table(("candidate", "node", "UID"), rows, wrap=frozenset({0, 1, 2})))
     return section
 
 
@@ -59,7 +59,7 @@ def _steps(plan: Plan) -> Section:
             rows.append(("", f"  it chooses when it fires; each alone: {others}", ""))
         if step.stays:
             rows.append(("", f"  stays until undone: {step.stays}", ""))
-    section.tables.append(Table(("", "step", "predicted answer"), rows))
+    section.table(Table(("", "step", "predicted answer"), rows, wrap=frozenset({1, 2})))
     return section
 
 

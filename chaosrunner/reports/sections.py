@@ -1,17 +1,21 @@
-"""The report's content, once, for every text format: titled sections of lines and tables."""
+"""The report's content, once, for every text format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from itertools import groupby
 
-from chaosrunner.analysis.facts import ALL, PHASES, CheckResult, Facts, Replacement
+from chaosrunner.analysis.facts import ALL, PHASES, CheckResult, Facts, LostRequest, Replacement
+from chaosrunner.playbook.expressions import METRICS, Quantity
+from chaosrunner.reports.document import STYLES, Cell, Section, Table
 from chaosrunner.reports.format import (
     UNKNOWN,
     estimate,
+    first_row,
     instant,
     milestone,
+    number,
+    offset,
+    one_line,
     plural,
     row_ids,
     seconds,
@@ -19,58 +23,14 @@ from chaosrunner.reports.format import (
     span,
     window,
 )
+from chaosrunner.reports.losses import fault_name, losses
 from chaosrunner.timeline.outcomes import SUCCESSES
 
-Style = Literal["plain", "good", "bad", "warn", "dim"]
-
 MOST_LISTED = 12
-"""Most rows that a table of single requests shows; the JSON report has all."""
+"""Most rows that a table of single requests or calls shows; the JSON report has all."""
 
-STYLES: dict[str, Style] = {
-    "passed": "good",
-    "failed": "bad",
-    "skipped": "warn",
-    "inconclusive": "warn",
-    "aborted": "warn",
-    "rollback_failed": "bad",
-    "failure": "bad",
-    "warning": "warn",
-    "info": "dim",
-}
-"""Colour of a verdict or a severity."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    style: Style = "plain"
-
-
-@dataclass(frozen=True)
-class Table:
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell | str]]
-    right: frozenset[int] = frozenset()
-    """Columns that are aligned to the right."""
-
-
-@dataclass
-class Section:
-    title: str
-    lines: list[Cell] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-    notes: list[Cell] = field(default_factory=list)
-    """Lines below the tables."""
-
-    def line(self, text: str, style: Style = "plain") -> None:
-        self.lines.append(Cell(text, style))
-
-    def note(self, text: str, style: Style = "dim") -> None:
-        self.notes.append(Cell(text, style))
-
-    @property
-    def empty(self) -> bool:
-        return not self.lines and not self.tables
+MOST_SIDE_BY_SIDE = 3
+"""Most replacements that are shown beside each other."""
 
 
 def headline(facts: Facts) -> Cell:
@@ -86,6 +46,7 @@ def sections(facts: Facts) -> list[Section]:
         _findings(facts),
         _lost(facts),
         _recovery(facts),
+        _terminations(facts),
         _evictions(facts),
         _availability(facts),
         _outcomes(facts),
@@ -94,74 +55,84 @@ def sections(facts: Facts) -> list[Section]:
         _steps(facts),
         _observation(facts),
     ]
-    return [section for section in made if not section.empty]
+    return [section for section in made if section.parts]
 
 
 def _summary(facts: Facts) -> Section:
     section = Section("Summary")
     exposure = facts.exposure
     if exposure.victims:
-        text = (
-            f"exposure: {plural(exposure.exposed, 'stream')} in flight on the victim; {exposure.lost} lost; "
-            f"loss on the victim {share(exposure.loss_on_victim)}"
-        )
+        text = f"{plural(exposure.exposed, 'stream')} in flight on it, {exposure.lost} lost"
+        text += f" ({share(exposure.loss_on_victim)})" if exposure.exposed else ""
         if exposure.unplaced:
-            text += f" (between {share(exposure.lower)} and {share(exposure.upper)}: {exposure.unplaced} unplaced)"
+            bounds = f"between {share(exposure.lower)} and {share(exposure.upper)}"
+            text += f"; {bounds}, as the Pod of {plural(exposure.unplaced, 'request')} is not known"
         if exposure.exposed == 0:
-            section.line(f"{text}. Nothing was in flight there: this proves nothing about the drain", "warn")
-        else:
-            section.line(text, "bad" if exposure.lost else "good")
+            text += ": this proves nothing about how it shuts down"
+        style = STYLES["skipped"] if exposure.exposed == 0 else "bad" if exposure.lost else "good"
+        section.item("victim" if len(exposure.victims) == 1 else "victims", text, style)
     success = facts.success_rate[ALL]
-    section.line(f"success rate: {estimate(success)}" + (f"; {success.note}" if success.note else ""))
+    section.item("success rate", estimate(success) + (f"; {success.note}" if success.note else ""))
     incomplete = facts.incomplete_200[ALL]
-    section.line(f"incomplete streams that had HTTP 200: {incomplete}", "bad" if incomplete else "plain")
+    section.item("incomplete 200", f"{plural(incomplete, 'stream')}", "bad" if incomplete else "plain")
     recovery = facts.recovery
     if facts.replacements or recovery.missing:
-        parts = [
-            f"time to serve: {span(recovery.time_to_serve)}",
-            f"Ready after {span(recovery.time_to_ready)}",
-            f"first complete stream after {span(recovery.time_to_first_stream)}",
-        ]
-        if recovery.missing:
-            parts.append(f"no replacement for {', '.join(recovery.missing)}")
-        section.line("; ".join(parts) + (f"; under {recovery.measured_under}" if recovery.measured_under else ""))
-    if any(value is not None for value in facts.goodput.values()):
-        good = facts.good_share.get(ALL)
-        rate = facts.goodput.get(ALL)
-        section.line(
-            f"goodput: {UNKNOWN if rate is None else f'{rate:.2f}/s'} inside the SLO"
-            + (f"; good share {estimate(good)}" if good else "")
+        text = (
+            f"{span(recovery.time_to_serve)} until warm (Ready {span(recovery.time_to_ready)}, "
+            f"first stream {span(recovery.time_to_first_stream)})"
         )
+        if recovery.missing:
+            text += f"; no replacement for {', '.join(recovery.missing)}"
+        section.item("time to serve", text)
+        if recovery.measured_under:
+            section.item("measured under", recovery.measured_under)
+    if any(value is not None for value in facts.goodput.values()):
+        rate, good = facts.goodput.get(ALL), facts.good_share.get(ALL)
+        text = estimate(good) if good else UNKNOWN
+        section.item("inside the SLO", text + (f"; {rate:.2f}/s" if rate is not None else ""))
     return section
 
 
-def _values(check: CheckResult) -> str:
-    return ", ".join(f"{name} = {UNKNOWN if value is None else _value(value)}" for name, value in check.values.items())
+def value(metric: str, found: float | bool | str | None) -> str:
+    """What a metric of a check was, in its unit. `metric` is as written in the expression."""
+    if found is None:
+        return UNKNOWN
+    if isinstance(found, bool | str):
+        return str(found).lower()
+    known = METRICS.get(metric.partition("(")[0].partition("[")[0])
+    match known.quantity if known else None:
+        case Quantity.SHARE:
+            return share(found)
+        case Quantity.SECONDS:
+            return seconds(found)
+        case Quantity.RATE:
+            return f"{number(found)}/s"
+        case _:
+            return number(found)
 
 
-def _value(value: float | bool | str) -> str:
-    if isinstance(value, bool | str):
-        return str(value).lower()
-    return f"{value:.6g}"
+def _found(check: CheckResult) -> str:
+    """Only the value where the check itself says of what, else each metric with its value."""
+    if len(check.values) == 1 and (metric := next(iter(check.values))) in check.check:
+        text = value(metric, check.values[metric])
+    else:
+        text = ", ".join(f"{metric} = {value(metric, found)}" for metric, found in check.values.items())
+    return text + (f"; {check.reason}" if check.reason else "")
 
 
 def _checks(facts: Facts) -> Section:
     section = Section("Checks")
     if facts.checks:
-        section.tables.append(
-            Table(
-                ("verdict", "check", "found", "rows"),
-                [
-                    (
-                        Cell(check.verdict, STYLES[check.verdict]),
-                        check.check + (" (95 % bound)" if check.confidence else ""),
-                        _values(check) + (f"; {check.reason}" if check.reason else ""),
-                        row_ids(check.evidence),
-                    )
-                    for check in facts.checks
-                ],
+        rows = [
+            (
+                Cell(check.verdict, STYLES[check.verdict]),
+                check.check + (f" ({check.confidence} % bound)" if check.confidence else ""),
+                _found(check),
+                row_ids(check.evidence),
             )
-        )
+            for check in facts.checks
+        ]
+        section.table(Table(("verdict", "check", "found", "rows"), rows, wrap=frozenset({1, 2, 3})))
     return section
 
 
@@ -169,49 +140,56 @@ def _findings(facts: Facts) -> Section:
     section = Section("Findings")
     for finding in facts.findings:
         text = f"{finding.code}: {finding.text}" + (f" ({row_ids(finding.evidence)})" if finding.evidence else "")
-        section.line(text, "bad" if finding.severity == "failure" else STYLES.get(finding.severity, "plain"))
+        section.line(text, STYLES.get(finding.severity, "plain"))
         if finding.advice:
             section.line(f"  {finding.advice}")
     return section
 
 
+# --- what was lost ------------------------------------------------------------------------------------------
+
+
 def _lost(facts: Facts) -> Section:
     section = Section("Lost requests")
-    if not facts.lost_requests:
-        return section
-    table = [
-        (
-            lost.request,
-            Cell(lost.outcome, "bad"),
-            str(lost.status or UNKNOWN),
-            lost.pod or UNKNOWN,
-            instant(lost.sent),
-            instant(lost.ended),
-            _before(lost.after_action, lost.action_pod, lost.same_pod, lost.action),
-            lost.error or "",
-            f"#{lost.row}",
-        )
-        for lost in facts.lost_requests[:MOST_LISTED]
-    ]
-    section.tables.append(
-        Table(
-            ("request", "outcome", "HTTP", "Pod", "sent", "ended", "preceded by", "error", "row"),
-            table,
-            frozenset({4, 5}),
-        )
-    )
-    more = len(facts.lost_requests) + facts.lost_omitted - len(table)
-    if more:
-        section.note(f"and {more} more; the JSON report lists them")
+    total = len(facts.lost_requests) + facts.lost_omitted
+    if total > MOST_LISTED:
+        for line in losses(facts):
+            section.line(line, "bad")
+    listed = sorted(facts.lost_requests[:MOST_LISTED], key=lambda lost: (_preceding(lost), lost.row))
+    for (pod, action, action_pod, _), group in groupby(listed, _preceding):
+        requests = list(group)
+        zero = requests[0].ended - (requests[0].after_action or 0) if action else 0.0
+        where = f"on {pod}" if pod else "on an unknown Pod"
+        if action:
+            by = fault_name(facts, action)
+            fault = f"its {by}" if requests[0].same_pod else f"the {by} of {action_pod}"
+            section.line(f"{where}; times are after {fault} at {instant(zero)} (#{action})")
+        else:
+            section.line(f"{where}; no fault preceded")
+        rows = [
+            (
+                lost.request,
+                Cell(lost.outcome, "bad"),
+                str(lost.status or UNKNOWN),
+                offset(lost.sent - zero) if action else instant(lost.sent),
+                offset(lost.ended - zero) if action else instant(lost.ended),
+                f"#{lost.row}",
+                one_line(lost.error),
+            )
+            for lost in requests
+        ]
+        columns = ("request", "outcome", "HTTP", "sent", "ended", "row", "error")
+        section.table(Table(columns, rows, right=frozenset({3, 4}), cut=frozenset({6})))
+    if total > len(listed):
+        section.line(f"and {total - len(listed)} more; the JSON report lists them", "dim")
     return section
 
 
-def _before(after: float | None, pod: str | None, same: bool | None, row: int | None) -> str:
-    if row is None or after is None:
-        return "no fault"
-    where = {True: "its own Pod", False: f"another Pod, {pod}", None: f"{pod}"}[same]
-    return f"fault on {where} {seconds(after)} before (#{row})"
+def _preceding(lost: LostRequest) -> tuple[str, int, str, bool]:
+    return lost.pod or "", lost.action or 0, lost.action_pod or "", bool(lost.same_pod)
 
+
+# --- how it came back ---------------------------------------------------------------------------------------
 
 STAGES = (
     "created",
@@ -228,68 +206,71 @@ STAGES = (
 
 def _recovery(facts: Facts) -> Section:
     section = Section("Recovery")
-    if not facts.replacements:
+    slowest = sorted(facts.replacements, key=lambda item: -(item.time_to_serve.value or float("inf")))
+    shown = [item for item in facts.replacements if item in slowest[:MOST_SIDE_BY_SIDE]]
+    if not shown:
         return section
-    rows: list[list[Cell | str]] = []
+    rows: list[list[Cell | str]] = [["in place of", *(item.replaces for item in shown)]]
     for stage in STAGES:
-        row: list[Cell | str] = [stage.replace("_", " ")]
-        for item in facts.replacements:
-            value = getattr(item.milestones, stage)
-            text = milestone(value, item.fault_at)
-            row.append(
-                f"{text}  {row_ids(value.evidence, 1)}"
-                if value.evidence
-                else text + (f" ({value.why})" if value.why else "")
-            )
-        rows.append(row)
-    for title, figure in (("time to serve", "time_to_serve"), ("Ready to warm", "ready_to_warm")):
-        rows.append([title, *(span(getattr(item, figure)) for item in facts.replacements)])
-    rows.append(["warm-up requests", *(_warmup(item) for item in facts.replacements)])
-    columns = ["after the fault was sent", *(f"{item.pod} (for {item.replaces})" for item in facts.replacements)]
-    section.tables.append(Table(columns, rows))
-    for gone in facts.terminations:
+        rows.append([stage.replace("_", " "), *(_stage(item, stage) for item in shown)])
+    rows.append(["time to serve", *(span(item.time_to_serve) for item in shown)])
+    rows.append(["Ready to warm", *(span(item.ready_to_warm) for item in shown)])
+    rows.append(["until it was warm", *(f"{item.warmup_failed} failed, {item.warmup_slow} slow" for item in shown)])
+    columns = ["after the fault was sent", *(item.pod for item in shown)]
+    section.table(Table(columns, rows, wrap=frozenset(range(1, len(columns)))))
+    if len(facts.replacements) > len(shown):
+        more = len(facts.replacements) - len(shown)
+        section.line(f"and {more} more, which served sooner; the JSON report has them", "dim")
+    return section
+
+
+def _stage(item: Replacement, stage: str) -> str:
+    found = getattr(item.milestones, stage)
+    text = milestone(found, item.fault_at)
+    if found.at is None and found.why:
+        text += f" ({found.why})"
+    return text + (f"  {first_row(found.evidence)}" if found.evidence else "")
+
+
+def _terminations(facts: Facts) -> Section:
+    section = Section("Terminations")
+    for gone in facts.terminations[:MOST_LISTED]:
         codes = ", ".join(f"{name} exit {code}" for name, code in gone.exit_codes.items())
-        section.note(
+        section.line(
             f"{gone.pod}: deletion requested {window(gone.requested)}, grace {seconds(gone.grace)}, "
             f"containers ended {milestone(gone.containers_terminated)}{f' ({codes})' if codes else ''}, "
             f"gone {milestone(gone.gone)} ({row_ids(gone.evidence, 3)})"
-            + (f"; finalizers left: {', '.join(gone.finalizers)}" if gone.finalizers else ""),
-            "plain",
+            + (f"; finalizers left: {', '.join(gone.finalizers)}" if gone.finalizers else "")
         )
     return section
 
 
-def _warmup(item: Replacement) -> str:
-    return f"{item.warmup_failed} failed, {item.warmup_slow} slow"
-
-
 def _evictions(facts: Facts) -> Section:
     section = Section("Evictions and deletes")
-    if facts.evictions:
-        section.tables.append(
-            Table(
-                ("at", "action", "Pod", "answer", "HTTP", "message", "rows"),
-                [
-                    (
-                        instant(item.at),
-                        item.action + (" (dry run)" if item.dry_run else ""),
-                        item.pod,
-                        Cell(
-                            (item.answer or "no answer") + (" (self-inflicted)" if item.self_inflicted else ""),
-                            "bad" if item.expected is False else "plain",
-                        ),
-                        str(item.status or UNKNOWN),
-                        (item.message or "") + (f" [{', '.join(item.pdbs)}]" if item.pdbs else ""),
-                        row_ids(item.evidence),
-                    )
-                    for item in facts.evictions[:MOST_LISTED]
-                ],
-                frozenset({0}),
-            )
+    if not facts.evictions:
+        return section
+    rows = [
+        (
+            instant(item.at),
+            item.action.replace("_", " ") + (" (dry run)" if item.dry_run else ""),
+            item.pod,
+            Cell(
+                (item.answer or "no answer")
+                + (f" {item.status}" if item.status else "")
+                + (" (self-inflicted)" if item.self_inflicted else ""),
+                "bad" if item.expected is False else "plain",
+            ),
+            first_row(item.evidence),
         )
-        more = len(facts.evictions) - MOST_LISTED
-        if more > 0:
-            section.note(f"and {more} more; the JSON report lists them")
+        for item in facts.evictions[:MOST_LISTED]
+    ]
+    section.table(Table(("at", "action", "Pod", "answer", "row"), rows, right=frozenset({0}), wrap=frozenset({2})))
+    for item in facts.evictions[:MOST_LISTED]:
+        if item.message:
+            budgets = f" [{', '.join(item.pdbs)}]" if item.pdbs else ""
+            section.line(f"{first_row(item.evidence)}: {one_line(item.message)}{budgets}", "dim")
+    if len(facts.evictions) > MOST_LISTED:
+        section.line(f"and {len(facts.evictions) - MOST_LISTED} more; the JSON report lists them", "dim")
     return section
 
 
@@ -318,8 +299,7 @@ def _availability(facts: Facts) -> Section:
 
 def _outcomes(facts: Facts) -> Section:
     section = Section("Outcomes by phase")
-    phases = [phase.name for phase in facts.phases if phase.name in facts.outcomes]
-    keys = [*phases, ALL]
+    keys = [*(phase.name for phase in facts.phases if phase.name in facts.outcomes), ALL]
     names = sorted(facts.outcomes.get(ALL, {}), key=lambda name: (name not in SUCCESSES, name))
     if not names:
         return section
@@ -330,13 +310,9 @@ def _outcomes(facts: Facts) -> Section:
         ]
         for name in names
     ]
-    rows.append(
-        [
-            "success rate",
-            *(share(facts.success_rate[key].value) if key in facts.success_rate else UNKNOWN for key in keys),
-        ]
-    )
-    section.tables.append(Table(("outcome", *keys), rows, frozenset(range(1, len(keys) + 1))))
+    rates = (facts.success_rate.get(key) for key in keys)
+    rows.append(["success rate", *(share(rate.value if rate else None) for rate in rates)])
+    section.table(Table(("sent in", *keys), rows, right=frozenset(range(1, len(keys) + 1))))
     for phase in facts.phases:
         if phase.open and phase.name == "during":
             section.line(f"the service was not whole again when the recording ended: {phase.why}", "warn")
@@ -346,73 +322,65 @@ def _outcomes(facts: Facts) -> Section:
 def _latency(facts: Facts) -> Section:
     section = Section("Latency of successful requests")
     rows: list[list[Cell | str]] = []
+    few = False
     for metric, phases in facts.latency.items():
+        if metric == "ttft_answer" and phases == facts.latency.get("ttft"):
+            continue  # nothing but answers came
+        name = metric
         for key in (*PHASES, ALL):
             figures = phases.get(key)
             if figures is None or figures.n == 0:
                 continue
-            marks = figures.flags
-            values = (
-                seconds(value) + ("*" if name in marks else "")
-                for name, value in (
-                    ("p50", figures.p50),
-                    ("p90", figures.p90),
-                    ("p95", figures.p95),
-                    ("p99", figures.p99),
-                )
-            )
-            rows.append([metric, key, str(figures.n), *values, seconds(figures.max)])
+            values = [getattr(figures, percentile) for percentile in ("p50", "p90", "p95", "p99")]
+            marks = ["*" if percentile in figures.flags else "" for percentile in ("p50", "p90", "p95", "p99")]
+            few = few or any(marks)
+            shown = [seconds(value) + mark for value, mark in zip(values, marks, strict=True)]
+            rows.append([name, key, str(figures.n), *shown, seconds(figures.max)])
+            name = ""
     if rows:
-        section.tables.append(
-            Table(("metric", "phase", "n", "p50", "p90", "p95", "p99", "max"), rows, frozenset(range(2, 8)))
-        )
-        if any(isinstance(cell, str) and cell.endswith("*") for row in rows for cell in row):
-            section.note("* too few requests for this percentile: it is the maximum")
+        columns = ("metric", "sent in", "n", "p50", "p90", "p95", "p99", "max")
+        section.table(Table(columns, rows, right=frozenset(range(2, 8))))
+    if few:
+        section.line("* too few values for this percentile: it is the maximum", "dim")
     return section
 
 
 def _alerts(facts: Facts) -> Section:
     section = Section("Alerts")
     if facts.alerts:
-        section.tables.append(
-            Table(
-                ("alert", "labels", "pending", "firing", "end", "why", "rows"),
-                [
-                    (
-                        item.name,
-                        ", ".join(f"{key}={value}" for key, value in sorted(item.labels.items()) if key != "alertname"),
-                        instant(item.pending_from),
-                        instant(item.firing_from),
-                        instant(item.end),
-                        (item.end_reason or "").replace("_", " "),
-                        row_ids(item.evidence),
-                    )
-                    for item in facts.alerts
-                ],
+        rows = [
+            (
+                item.name,
+                ", ".join(f"{key}={value}" for key, value in sorted(item.labels.items()) if key != "alertname"),
+                instant(item.pending_from),
+                instant(item.firing_from),
+                instant(item.end),
+                (item.end_reason or "").replace("_", " "),
+                row_ids(item.evidence, 3),
             )
-        )
+            for item in facts.alerts
+        ]
+        columns = ("alert", "labels", "pending", "firing", "end", "why", "rows")
+        section.table(Table(columns, rows, right=frozenset({2, 3, 4}), wrap=frozenset({0, 1, 6})))
     return section
 
 
 def _steps(facts: Facts) -> Section:
     section = Section("Steps")
     if facts.run.steps:
-        section.tables.append(
-            Table(
-                ("step", "began", "took", "result", ""),
-                [
-                    (
-                        item.name,
-                        instant(item.begin),
-                        seconds(None if item.end is None else item.end - item.begin),
-                        Cell(item.result or "never ended", "plain" if item.result == "ok" else "warn"),
-                        item.reason or "",
-                    )
-                    for item in facts.run.steps
-                ],
-                frozenset({1, 2}),
+        rows = [
+            (
+                str(item.index + 1),
+                item.name,
+                instant(item.begin),
+                seconds(None if item.end is None else item.end - item.begin),
+                Cell(item.result or "never ended", "plain" if item.result == "ok" else "warn"),
+                item.reason or "",
             )
-        )
+            for item in facts.run.steps
+        ]
+        columns = ("", "step", "began", "took", "result", "reason")
+        section.table(Table(columns, rows, right=frozenset({0, 2, 3}), wrap=frozenset({1, 5})))
     return section
 
 
@@ -422,7 +390,7 @@ def _observation(facts: Facts) -> Section:
         end = "the end" if gap.end is None else instant(gap.end)
         section.line(
             f"nothing is known of {gap.resource} from {instant(gap.begin)} to {end}"
-            f" ({gap.reason}; {row_ids(gap.evidence)})",
+            f" ({gap.reason or 'no reason given'}; {row_ids(gap.evidence)})",
             "warn",
         )
     if facts.unfinished:
@@ -433,62 +401,14 @@ def _observation(facts: Facts) -> Section:
             "bad" if once.expected is False else "plain",
         )
     prober = facts.prober
-    section.line(
-        f"runner: event loop late by {seconds(prober.lag_max)} at most"
-        + (f"; {plural(prober.faults, 'request')} spoiled by the runner itself" if prober.faults else ""),
-        "dim",
-    )
+    if prober.lag_max is not None:
+        section.line(f"runner: event loop late by {seconds(prober.lag_max)} at most", "dim")
+    if prober.faults:
+        section.line(f"{plural(prober.faults, 'request')} spoiled by the runner itself", "warn")
     for skew in facts.skews:
         section.line(
-            f"clock of {skew.owner}: {skew.low:+.2f} to {skew.high:+.2f} s against ours "
+            f"clock of {skew.owner}: {offset(skew.low)} to {offset(skew.high)} against ours "
             f"({plural(skew.samples, 'sample')})",
             "dim",
         )
     return section
-
-
-def side_by_side(runs: Sequence[Facts]) -> Section:
-    """Several runs in short, one column each."""
-    section = Section("Side by side")
-
-    def row(title: str, *values: Cell | str) -> list[Cell | str]:
-        return [title, *values]
-
-    rows = [
-        row("verdict", *(Cell(f.verdict, STYLES[f.verdict]) for f in runs)),
-        row("streams on the victim", *(str(f.exposure.exposed) for f in runs)),
-        row("lost of them", *(Cell(str(f.exposure.lost), "bad" if f.exposure.lost else "good") for f in runs)),
-        row("loss on the victim", *(share(f.exposure.loss_on_victim) for f in runs)),
-        row("incomplete HTTP 200", *(str(f.incomplete_200[ALL]) for f in runs)),
-        row("success rate", *(share(f.success_rate[ALL].value) for f in runs)),
-        row("requests", *(str(f.success_rate[ALL].total) for f in runs)),
-        row("how streams were lost", *(_kinds(f) for f in runs)),
-        row("time to Ready", *(span(f.recovery.time_to_ready) for f in runs)),
-        row("time to first stream", *(span(f.recovery.time_to_first_stream) for f in runs)),
-        row("time to serve (warm)", *(span(f.recovery.time_to_serve) for f in runs)),
-        row("victim left after", *(_left(f) for f in runs)),
-        row("failed checks", *(", ".join(c.check for c in f.checks if c.verdict == "failed") or UNKNOWN for f in runs)),
-        row(
-            "skipped checks", *(", ".join(c.check for c in f.checks if c.verdict == "skipped") or UNKNOWN for f in runs)
-        ),
-    ]
-    section.tables.append(Table(["", *(f.run.drill for f in runs)], rows))
-    return section
-
-
-def _kinds(facts: Facts) -> str:
-    counted = facts.outcomes.get(ALL, {})
-    return (
-        ", ".join(f"{count} {name}" for name, count in sorted(counted.items()) if name not in SUCCESSES and count)
-        or UNKNOWN
-    )
-
-
-def _left(facts: Facts) -> str:
-    spans = [
-        gone.gone.at - eviction.at
-        for gone in facts.terminations
-        for eviction in facts.evictions
-        if eviction.uid == gone.uid and not eviction.dry_run and gone.gone.at is not None
-    ]
-    return seconds(max(spans)) if spans else UNKNOWN

@@ -1,0 +1,313 @@
+"""Plans and runs drills for the command line, one after the other, and reports them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from chaosrunner.analysis.facts import Facts
+from chaosrunner.cli import expect as expectations
+from chaosrunner.cli import lab_process
+from chaosrunner.cli.display import Display
+from chaosrunner.cli.ending import user_error
+from chaosrunner.cli.expect import Expected
+from chaosrunner.cli.options import CLUSTER, check_target, cluster_config, read_parameters
+from chaosrunner.cli.output import err, out, print_json
+from chaosrunner.cli.select import chosen
+from chaosrunner.cluster import ClusterConfig, Unreachable, connect
+from chaosrunner.engine import Finished, Options, run_drill
+from chaosrunner.errors import Refused, UserError
+from chaosrunner.plan.plan import Plan, make_plan
+from chaosrunner.playbook import BoundDrill, load_drill
+from chaosrunner.reports import Cell, Section, headline, junit, render, sections
+from chaosrunner.reports.compare import in_words, side_by_side
+from chaosrunner.reports.document import STYLES
+from chaosrunner.reports.plan import plan_headline, plan_sections
+from chaosrunner.timeline.clock import Clock
+
+ABORTED = 4
+
+PRECEDENCE = (5, ABORTED, Refused.exit_code, UserError.exit_code, 3, 1)
+"""Which exit code wins over several drills; 0 if there is none of these."""
+
+
+def plan(drill: str, parameters: tuple[str, ...], output: str, **flags: Any) -> int:
+    bound = load_drill(drill, read_parameters(parameters))
+    bound.check_environment(flags["context"])
+    _warn(bound)
+    bound, config = _aimed(bound, flags)
+    made = anyio.run(_plan, bound, config)
+    if output == "json":
+        print_json(made)
+    else:
+        render(out(), plan_headline(made), plan_sections(made))
+    return Refused.exit_code if made.refused else 0
+
+
+async def _plan(bound: BoundDrill, config: ClusterConfig) -> Plan:
+    try:
+        async with connect(config, Clock()) as cluster:
+            return await make_plan(bound, cluster)
+    except Unreachable as error:
+        raise Refused(f"the cluster cannot be reached: {error}") from error
+
+
+def run(drills: tuple[str, ...], yes: bool, **given: Any) -> int:
+    flags = {name: given.pop(name) for name in CLUSTER}
+    wanted = _wanted(drills, **given)
+    for bound in wanted.bounds:
+        bound.check_environment(flags["context"])
+
+    async def one(bound: BoundDrill, display: Display) -> Finished:
+        display.say("planning")
+        aimed, config = _aimed(bound, flags)
+        options = Options(
+            timelines=wanted.timelines,
+            stop_file=wanted.stop_file,
+            confirm=None if yes else partial(_confirm, display),
+            follow=display.follow,
+        )
+        return await run_drill(aimed, config, options)
+
+    return _all(wanted, one)
+
+
+async def _confirm(display: Display, made: Plan) -> None:
+    """Shows the plan and asks. Raises Refused where the answer is no, or nobody is there to answer."""
+    if made.refused:
+        return  # the engine refuses, with the reasons
+    with display.paused():
+        render(err(), plan_headline(made), plan_sections(made))
+        if not sys.stdin.isatty():
+            raise Refused("nobody is there to say yes: give --yes")
+        # The event loop's own handler would only note a Ctrl-C, and the question would go on waiting.
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            agreed = click.confirm("\nRun this drill?", err=True)
+        except click.Abort:
+            agreed = False
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        if not agreed:
+            raise Refused("not confirmed; nothing was changed")
+
+
+def rehearse(drills: tuple[str, ...], **given: Any) -> int:
+    wanted = _wanted(drills, **given)
+    for bound in wanted.bounds:
+        bound.check_lab()
+
+    async def one(bound: BoundDrill, display: Display) -> Finished:
+        display.say("starting the lab")
+        spec = lab_process.lab_spec(bound)
+        async with lab_process.running_lab(spec, progress=display.say) as (ready, _):
+            display.say("planning")
+            aimed, config = lab_process.towards(bound, ready)
+            options = Options(
+                timelines=wanted.timelines,
+                lab="embedded",
+                stop_file=wanted.stop_file,
+                follow=display.follow,
+                finish=lambda folder: lab_process.keep_log(ready, folder),
+            )
+            finished = await run_drill(aimed, config, options)
+            display.say("ending the lab")
+            return finished
+
+    return _all(wanted, one)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the options of `run` and `rehearse` come to."""
+
+    bounds: list[BoundDrill]
+    expected: list[Expected | None]
+    timelines: Path
+    exitfirst: bool
+    junit_file: Path | None
+    stop_file: Path | None
+    output: str
+
+
+def _wanted(
+    drills: tuple[str, ...],
+    parameters: tuple[str, ...],
+    timelines: Path,
+    by_name: str | None,
+    by_tag: str | None,
+    exitfirst: bool,
+    expect: tuple[str, ...],
+    junit_file: Path | None,
+    stop_file: Path | None,
+    output: str,
+) -> _Wanted:
+    check_target("--junit", junit_file)
+    check_target("--stop-file", stop_file)
+    if stop_file is not None and stop_file.exists():
+        raise UserError(f"--stop-file {stop_file}: it is there already; remove it first")
+    values = read_parameters(parameters)
+    loaded = [load_drill(path, values) for path in _files(drills)]
+    bounds = [
+        bound
+        for bound in loaded
+        if chosen(
+            bound.drill.metadata.name, [*bound.drill.metadata.tags, *bound.playbook.metadata.tags], by_name, by_tag
+        )
+    ]
+    if not bounds:
+        names = ", ".join(bound.drill.metadata.name for bound in loaded)
+        raise UserError(f"-k and -m leave no drill of these: {names}")
+    expected = expectations.read(expect, [bound.playbook for bound in bounds])
+    for bound in bounds:
+        _warn(bound)
+    return _Wanted(bounds, expected, timelines, exitfirst, junit_file, stop_file, output)
+
+
+def _warn(bound: BoundDrill) -> None:
+    for problem in bound.warnings:
+        click.echo(str(problem), err=True)
+
+
+def _files(given: tuple[str, ...]) -> list[str]:
+    """Drills by path or name; a folder stands for the drills in it. The same file twice is run once."""
+    files: dict[str, None] = {}
+    for name in given:
+        folder = Path(name)
+        if folder.is_dir():
+            inside = sorted(str(path) for path in (*folder.glob("*.yaml"), *folder.glob("*.yml")))
+            if not inside:
+                raise UserError(f"{name}: no *.yaml in this folder")
+            files |= dict.fromkeys(inside)
+        else:
+            files[name] = None
+    return list(files)
+
+
+@dataclass
+class _Results:
+    """What the drills came to so far."""
+
+    codes: list[int] = field(default_factory=list)
+    done: list[Facts] = field(default_factory=list)
+    not_run: dict[str, str] = field(default_factory=dict)
+    """Drill -> why it was not run."""
+    remarks: list[Cell] = field(default_factory=list)
+    """How each one stands against what was expected of it."""
+
+    @property
+    def code(self) -> int:
+        return next((code for code in PRECEDENCE if code in self.codes), 0)
+
+
+_One = Callable[[BoundDrill, Display], Awaitable[Finished]]
+
+
+def _all(wanted: _Wanted, one: _One) -> int:
+    """Runs the drills, one after the other; reports them; returns the exit code for all."""
+    results = _Results()
+    several = len(wanted.bounds) > 1
+    for bound, expected in zip(wanted.bounds, wanted.expected, strict=True):
+        name = bound.drill.metadata.name
+        try:
+            finished = _run(bound, one)
+        except KeyboardInterrupt:
+            results.codes.append(ABORTED)
+            results.not_run[name] = "interrupted before it began"
+            click.echo(f"{name}: interrupted before it began; nothing was changed", err=True)
+            break
+        except UserError as error:
+            results.codes.append(error.exit_code)
+            results.not_run[name] = str(error)
+            click.echo(f"error: {name}: {error}" if several else f"error: {error}", err=True)
+        else:
+            facts = finished.facts
+            results.done.append(facts)
+            missed = expected.missed(facts) if expected else None
+            results.codes.append(int(missed is not None) if expected else facts.exit_code)
+            if expected:
+                results.remarks.append(_remark(facts, missed))
+            if wanted.output == "text":
+                _show(finished, several)
+            if facts.verdict == "aborted":
+                break
+        finally:
+            if wanted.junit_file:  # after each drill: what comes later cannot take it away
+                wanted.junit_file.write_text(junit(results.done, results.not_run), encoding="utf-8")
+        if results.codes[-1] and wanted.exitfirst:
+            break
+    _report(wanted, results, several)
+    return results.code
+
+
+def _run(bound: BoundDrill, one: _One) -> Finished:
+    display = Display(err(), bound)
+    try:
+        with display.shown():
+            return anyio.run(one, bound, display)
+    except BaseExceptionGroup as group:
+        if found := user_error(group):
+            raise found from group
+        raise
+
+
+def _remark(facts: Facts, missed: str | None) -> Cell:
+    if missed:
+        return Cell(f"{facts.run.drill} is not as expected: {missed}", "bad")
+    return Cell(f"{facts.run.drill} {facts.verdict.replace('_', ' ')}, as expected: {in_words(facts)}", "good")
+
+
+def _show(finished: Finished, several: bool) -> None:
+    """The whole report of a single drill; of several, each one's verdict: they come side by side at the end."""
+    facts, console = finished.facts, out()
+    if several:
+        console.print(f"{facts.run.drill}: ", end="", soft_wrap=True)
+        console.print(facts.verdict.replace("_", " "), style="bold", end="")
+        console.print(f"  {finished.folder}", soft_wrap=True)
+        return
+    render(console, headline(facts), sections(facts))
+    console.print(f"\nrecording: {finished.folder}", soft_wrap=True)
+
+
+def _report(wanted: _Wanted, results: _Results, several: bool) -> None:
+    if wanted.output == "json":
+        if several:
+            print_json(results.done)
+        elif results.done:
+            print_json(results.done[0])
+        for remark in results.remarks:
+            click.echo(remark.text, err=True)
+        return
+    made: list[Section] = side_by_side(results.done) if several and results.done else []
+    if results.remarks or (several and results.done):
+        made.append(_outcome(results))
+    if made:
+        render(out(), None, made)
+
+
+def _outcome(results: _Results) -> Section:
+    """The last lines: what each drill came to, in plain words."""
+    section = Section("Result")
+    section.parts += results.remarks or [
+        Cell(f"{facts.run.drill} {facts.verdict.replace('_', ' ')}: {in_words(facts)}", STYLES[facts.verdict])
+        for facts in results.done
+    ]
+    for name, why in results.not_run.items():
+        section.line(f"{name} was not run: {why.splitlines()[0]}", "bad")
+    return section
+
+
+def _aimed(bound: BoundDrill, flags: dict[str, Any]) -> tuple[BoundDrill, ClusterConfig]:
+    """The drill with the command line's namespace and context, and how to reach its cluster."""
+    drill = bound.drill
+    config = cluster_config(flags, context=drill.context, namespace=drill.namespace)
+    update = {"context": flags["context"] or drill.context, "namespace": config.namespace}
+    return replace(bound, drill=drill.model_copy(update=update)), config
