@@ -20,8 +20,8 @@ _BY_CONDITION: dict[str, Kind] = {
     "DeletionByDeviceTaintManager": "taint",
     "DeletionByPodGC": "garbage_collection",
 }
-"""Reasons of the Pod condition DisruptionTarget: kubernetes.io, "Disruptions", Pod disruption conditions (the scheduler's
-had another name up to 1.25)."""
+"""Reasons of the Pod condition DisruptionTarget: kubernetes.io, "Disruptions", Pod disruption conditions. The
+scheduler's had another name up to 1.25."""
 
 _SHUTDOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 """status.reason that a kubelet sets on a Pod which it ends because its node shuts down (by version)."""

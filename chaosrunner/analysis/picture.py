@@ -83,19 +83,14 @@ class Picture:
         pairs = []
         for call, victim in self.victims:
             roots = victim.roots if victim is not None else frozenset()
-            chosen: PodState | None = None
+            tried: list[PodState] = []
             for pod in free:
-                if pod is victim or not _created_after(pod, call.at) or (roots and not roots & pod.roots):
-                    continue
-                chosen = pod
-                if not self._failed_early(pod):
-                    break
-            if chosen is not None:
-                free = (
-                    free[free.index(chosen) + 1 :]
-                    if self._failed_early(chosen)
-                    else [p for p in free if p is not chosen]
-                )
+                if pod is not victim and _created_after(pod, call.at) and (not roots or roots & pod.roots):
+                    tried.append(pod)
+                    if not self._failed_early(pod):
+                        break
+            free = [pod for pod in free if pod not in tried]
+            chosen = tried[-1] if tried else None
             pairs.append(Pair(call, victim, chosen))
         return pairs
 

@@ -25,6 +25,7 @@ def to_row(
         reason=status.get("reason"),
         node=part(obj, "spec").get("nodeName"),
         ip=status.get("podIP"),
+        addresses=[item["ip"] for item in status.get("podIPs") or [] if item.get("ip")],
         labels=labels(obj),
         owner=_owner(owner) if owner else None,
         root=root,
