@@ -28,6 +28,7 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
         path=path,
         concurrency=probe.load.closed.concurrency,
         pause=probe.load.closed.pause,
+        ramp=probe.load.closed.ramp,
         connection=probe.connection,
         limits=Limits(
             connect=timeouts.connect,

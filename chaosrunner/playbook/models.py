@@ -210,6 +210,9 @@ class Closed(Model):
     """Requests in flight."""
     pause: Duration = 0.0
     """Time between the end of a request and the next of the same user."""
+    ramp: Duration = 0.0
+    """Time over which the users begin, one after the other at equal distances. Streams of one length that begin
+    together also end together, and a fault just then finds none to hit."""
 
 
 class Load(Model):

@@ -33,6 +33,8 @@ async def run_probe(
 
     async def work(worker: int) -> None:
         failures = 0
+        with anyio.move_on_after(spec.ramp * worker / spec.concurrency):
+            await stop.wait()
         async with clients[worker] as client:
             while not stop.is_set():
                 request = await attempts.send(client, maker.make(worker))

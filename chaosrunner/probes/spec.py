@@ -92,6 +92,8 @@ class ProbeSpec:
     """Requests in flight."""
     pause: float = 0.0
     """Seconds between an answer and the worker's next request."""
+    ramp: float = 0.0
+    """Seconds over which the workers begin, at equal distances."""
     connection: Literal["new", "reused"] = "new"
     limits: Limits = Limits()
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -140,6 +140,15 @@ async def test_pause() -> None:
     assert all(0.099 <= gap < 0.2 for gap in gaps)
 
 
+async def test_ramp_spreads_the_first_requests() -> None:
+    async with serve(stream(*ALL)) as server:
+        rows = Rows()
+        await run_until(spec_for(server.url, concurrency=4, ramp=0.8, pause=5.0), 4, rows)
+    gaps = [b.at - a.at for a, b in zip(rows.sent, rows.sent[1:], strict=False)]
+    assert len(gaps) == 3
+    assert all(0.15 < gap < 0.3 for gap in gaps)
+
+
 async def test_a_negative_check() -> None:
     async def script(conversation: Conversation) -> None:
         long = len(conversation.body) > 5000
