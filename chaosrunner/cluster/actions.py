@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from chaosrunner.cluster.answers import classify, meets
+from chaosrunner.cluster.answers import classify, meets, settled
 from chaosrunner.cluster.resources import EVENTS, PODS, meta
 from chaosrunner.cluster.session import Answer, Cluster, Unreachable
 from chaosrunner.timeline import rows
@@ -97,7 +97,7 @@ async def change(
         reason=answer.reason,
         message=None if answer.ok else answer.message,
         causes=causes_of(answer),
-        ok=answer.ok,
+        ok=answer.ok if settled(answer.status, answer.body) else None,
         expected=meets(expect, kind, answer.status),
     )
     return answer

@@ -59,13 +59,23 @@ def classify(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -
             # those of the authoriser name the Pod.
             return "blocked_by_budget" if details.get("kind") == "poddisruptionbudget" else "forbidden"
         case 404:
-            return "not_found"
+            # "Could not find the requested resource", and what a proxy says, are about the path, not the Pod.
+            missing = body.get("reason") == "NotFound" and "requested resource" not in message
+            return "not_found" if missing else "bad_request"
         case 409:
             return "precondition_failed" if "precondition" in message.lower() else "conflict"
         case 500 if "more than one PodDisruptionBudget" in message:
             return "multiple_budgets"
         case _:
             return "server_error" if status >= 500 else "bad_request"
+
+
+def settled(status: int, body: Mapping[str, Any]) -> bool:
+    """Whether an answer says what became of the call. A timeout, of the server or of a proxy before it, does not: the
+    change may have been made all the same."""
+    text = f"{body.get('reason')} {body.get('message')}".lower()
+    late = any(word in text for word in ("timeout", "timed out", "deadline exceeded"))
+    return status not in (502, 504) and not (status >= 500 and late)
 
 
 def _too_many(causes: Mapping[str, str]) -> EvictionClass:

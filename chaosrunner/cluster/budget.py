@@ -136,6 +136,8 @@ def assess(pdb: Object, pods: Sequence[Object], workload_replicas: int | None = 
     if int(status.get("observedGeneration") or 0) < int(meta(pdb).get("generation") or 0):
         detail = "the disruption controller has not seen its latest change yet; evictions get 429 until it has"
         return verdict("not_observed", detail, blocks=True)
+    if not pdb.get("status"):
+        return verdict("not_observed", "the disruption controller has not computed it", blocks=bool(matched))
     if not matched and expected == 0:
         if workload_replicas == 0:
             return verdict("scaled_to_zero", "no Pods are wanted, so there is nothing to protect", blocks=False)
@@ -143,8 +145,8 @@ def assess(pdb: Object, pods: Sequence[Object], workload_replicas: int | None = 
     wanted = desired_healthy(spec, expected)
     if expected > 0 and wanted >= expected:
         detail = f"it wants {wanted} healthy of {expected}: no eviction is ever allowed, a drain would never finish"
-        return verdict("drain_would_never_finish", detail, blocks=permitted == 0)
-    if permitted == 0 and expected > 0:
+        return verdict("drain_would_never_finish", detail, blocks=permitted <= 0)
+    if permitted <= 0 and (expected > 0 or matched):
         healthy = int(status.get("currentHealthy") or 0)
         return verdict("blocked_now", f"{healthy} healthy of {expected}, and {wanted} are wanted", blocks=True)
     return verdict("ok", f"{permitted} disruption{'s' * (permitted != 1)} allowed", blocks=False)

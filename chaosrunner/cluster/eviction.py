@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaosrunner.cluster.actions import answered, causes_of, sent, target_of
-from chaosrunner.cluster.answers import EvictionClass, budgets_named, classify, meets
+from chaosrunner.cluster.answers import EvictionClass, budgets_named, classify, meets, settled
 from chaosrunner.cluster.budget import HELD, budgets_of
 from chaosrunner.cluster.resources import PDBS, PODS, meta, terminating
 from chaosrunner.cluster.session import Answer, ApiError, Cluster, Unreachable, delete_options
@@ -34,7 +34,7 @@ class EvictionAnswer:
     pdbs: tuple[str, ...] = ()
     """Budgets that match the Pod, where the answer is about budgets."""
     ok: bool | None = None
-    """Whether the cluster accepted it; None where no answer came."""
+    """Whether the cluster accepted it; None where no answer came, or one that does not say (a timeout)."""
     sent: float | None = None
     """When the request left, on the recording's clock; None if it was never sent."""
     held_until: float | None = None
@@ -119,7 +119,7 @@ async def evict(
         causes=causes_of(answer),
         retry_after=answer.retry_after,
         pdbs=pdbs,
-        ok=kind in ("accepted", "already_terminating"),
+        ok=kind in ("accepted", "already_terminating") if settled(answer.status, answer.body) else None,
         sent=row.at,
         held_until=held_until,
     )

@@ -19,7 +19,8 @@ def leave(tape: Tape, at: float, pod: str, **fields: Any) -> None:
 def workload(tape: Tape, *names: str) -> None:
     for name in names:
         tape.pod(0.0, name, "LISTED", ready=True)
-    tape.endpoints(0.0, "LISTED", **dict.fromkeys((name.replace("-", "_") for name in names), True))
+    ready: dict[str, Any] = {name.replace("-", "_"): True for name in names}
+    tape.endpoints(0.0, "LISTED", **ready)
 
 
 # --- endpoints --------------------------------------------------------------------------------------------
