@@ -189,6 +189,9 @@ class Watcher:
                     pause = await self._refused(error.answer, None)
                 except _Failed as error:
                     pause = await self._refused(error.answer, None)
+                    if error.answer.status >= 500:
+                        # The same version may fail in the same way for ever: only a list leads on.
+                        self._version = None
                 except msgspec.DecodeError as error:
                     self._open_gap("garbled", str(error))
                     pause = self._backoff.next()
