@@ -34,6 +34,16 @@ MARKS = {"started": "▶", "ok": "✓", "failed": "✗", "inconclusive": "?", "s
 STYLES = {"started": "bold", "ok": "green", "failed": "red", "inconclusive": "yellow", "aborted": "yellow"}
 
 
+DOING = {
+    "started": "running",
+    "baseline_accepted": "running",
+    "aborting": "aborting",
+    "draining": "letting requests in flight end",
+    "ended": "analysing",
+}
+"""What goes on after a row of the run itself."""
+
+
 class Display:
     """Follows one run. Counts what it shows from the rows themselves."""
 
@@ -97,11 +107,12 @@ class Display:
             case rows.Step():
                 self._step(row)
             case rows.Run():
-                self._doing = row.event.replace("_", " ")
+                self._doing = DOING[row.event] + (f": {row.reason}" if row.event == "aborting" else "")
         if self._news.has(row) and not (lost and self._lost > MOST_LOSSES and self._screen is None):
             line = f"{row.at:7.2f}  {kind(row):<9}  {describe(row)}"
-            self._told.append(line)
             self._print(line)
+            if not isinstance(row, rows.Run | rows.Step) and not (isinstance(row, rows.Action) and row.event == "sent"):
+                self._told.append(line)  # the live display shows runs and steps above the news
             if lost and self._lost == MOST_LOSSES:
                 self._print("         further losses are only counted")
 

@@ -35,6 +35,9 @@ STOP_LIMIT = 20.0
 INSTANTS = "instants.jsonl"
 """Name of the lab's log of instants in its state folder."""
 
+SYSTEM = "lab-system"
+"""Namespace of the lab's gateway and alert source."""
+
 LOG = "lab.jsonl"
 """Name of the lab's log of instants in a recording."""
 
@@ -94,7 +97,8 @@ async def _tell(state: Path, spec: dict[str, Any], progress: Callable[[str], Non
     path, of = state / INSTANTS, spec.get("replicas")
     told = -1
     while True:
-        ready = path.read_text().count('"what": "ready"') if path.exists() else 0
+        lines = path.read_text().splitlines() if path.exists() else []
+        ready = sum('"what": "ready"' in line and SYSTEM not in line for line in lines)
         if ready != told:
             progress(f"starting the lab: {ready}{f' of {of}' if of else ''} replicas ready")
             told = ready

@@ -269,9 +269,9 @@ def _show(finished: Finished, several: bool) -> None:
     """The whole report of a single drill; of several, each one's verdict: they come side by side at the end."""
     facts, console = finished.facts, out()
     if several:
-        console.print(f"{facts.run.drill}: ", end="", soft_wrap=True)
-        console.print(facts.verdict.replace("_", " "), style="bold", end="")
-        console.print(f"  {finished.folder}", soft_wrap=True)
+        section = Section(f"{facts.run.drill}: {facts.verdict.replace('_', ' ')}")
+        section.line(f"recording: {finished.folder}")
+        render(console, None, [section])
         return
     render(console, headline(facts), sections(facts))
     console.print(f"\nrecording: {finished.folder}", soft_wrap=True)

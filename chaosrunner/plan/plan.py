@@ -41,7 +41,7 @@ class StepPlan(msgspec.Struct, kw_only=True, omit_defaults=True):
     stays: str | None = None
 
 
-class Plan(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Plan(msgspec.Struct, kw_only=True):
     """A drill, as it would go."""
 
     drill: str

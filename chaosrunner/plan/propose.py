@@ -44,7 +44,7 @@ async def propose(cluster: Cluster, *, service: str, playbook: str, url: str | N
         "apiVersion: chaosrunner.dev/v1",
         "kind: Drill",
         f"metadata: {{name: {_text(f'{service}-{playbook}')}}}",
-        f"playbook: {_text(playbook)}  # {' '.join(known.description.split())}",
+        f"playbook: {_text(playbook)}  # {_first_sentence(known.description)}",
         f"context: {_text(cluster.context)}",
         f"namespace: {_text(namespace)}",
         "workload:",
@@ -74,6 +74,11 @@ def _text(value: str) -> str:
     return json.dumps(value) if risky or value[0].isdigit() or value[0] in "-=/." else value
 
 
+def _first_sentence(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat.partition(". ")[0].rstrip(".")
+
+
 def _endpoint(service: str, namespace: str, spec: dict[str, Any], url: str | None) -> Sequence[str]:
     if url:
         return [f"  url: {_text(url)}"]
@@ -89,9 +94,9 @@ def _parameters(parameters: dict[str, Any]) -> Sequence[str]:
     listed = ["parameters:"]
     for name, parameter in parameters.items():
         default = "REQUIRED" if parameter.default is None else json.dumps(parameter.default)
-        mark = "" if parameter.default is None else "# "
-        listed.append(f"  {mark}{name}: {default}  # {' '.join(parameter.description.split()) or parameter.type}")
-    return listed if any(not line.startswith("  #") for line in listed[1:]) else ["# " + listed[0], *listed[1:]]
+        mark = "" if parameter.default is None else "#"
+        listed.append(f"{mark}  {name}: {default}  # {' '.join(parameter.description.split()) or parameter.type}")
+    return listed if any(not line.startswith("#") for line in listed[1:]) else ["#" + listed[0], *listed[1:]]
 
 
 def _limits(pods: Sequence[dict[str, Any]], budgets: Sequence[dict[str, Any]]) -> Sequence[str]:

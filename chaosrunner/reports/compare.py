@@ -104,11 +104,9 @@ def in_words(facts: Facts) -> str:
     """What a run came to, and why, for people who read one line."""
     exposure, total = facts.exposure, facts.success_rate[ALL]
     parts = []
-    if exposure.lost:
-        parts.append(f"{exposure.lost} of {plural(exposure.exposed, 'stream')} on the victim were lost")
-    elif exposure.exposed:
-        parts.append(f"all {plural(exposure.exposed, 'stream')} on the victim ended as meant")
-    if facts.verdict == "passed":
+    if exposure.exposed:
+        lost = exposure.lost or "none"
+        parts.append(f"lost {lost} of {plural(exposure.exposed, 'stream')} on the victim")
+    if total.total:
         parts.append(f"{total.successes} of {plural(total.total, 'request')} succeeded")
-    parts.append(facts.reason)
-    return "; ".join(parts)
+    return f"{', '.join(parts)} ({facts.reason})" if parts else facts.reason

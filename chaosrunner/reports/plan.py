@@ -49,18 +49,26 @@ def _workload(plan: Plan) -> Section:
 
 
 def _steps(plan: Plan) -> Section:
-    section = Section("Steps")
-    rows: list[Sequence[Cell | str]] = []
+    section = Section("Steps, with predicted answers")
     for step in plan.steps:
-        rows.append((str(step.index + 1), step.text, ""))
-        rows += [("", f"  {_touch(touch)}", _answer(touch)) for touch in step.touches]
+        section.line(f"{step.index + 1}  {step.text}")
+        for touch in step.touches:
+            section.line(f"     {_touch(touch)}: {_answer(touch)}", "dim")
         if step.alternatives:
-            others = ", ".join(f"{touch.target.name}: {touch.predicted or UNKNOWN}" for touch in step.alternatives)
-            rows.append(("", f"  it chooses when it fires; each alone: {others}", ""))
+            section.line(f"     chosen when it fires; each alone: {_alternatives(step.alternatives)}", "dim")
         if step.stays:
-            rows.append(("", f"  stays until undone: {step.stays}", ""))
-    section.table(Table(("", "step", "predicted answer"), rows, wrap=frozenset({1, 2})))
+            section.line(f"     stays until undone: {step.stays}", "warn")
     return section
+
+
+def _alternatives(touches: Sequence[Touch]) -> str:
+    """Answers, and of which targets where they differ."""
+    answers: dict[str, list[str]] = {}
+    for touch in touches:
+        answers.setdefault(touch.predicted or UNKNOWN, []).append(touch.target.name)
+    if len(answers) == 1:
+        return next(iter(answers))
+    return "; ".join(f"{answer} for {', '.join(names)}" for answer, names in answers.items())
 
 
 def _touch(touch: Touch) -> str:
@@ -70,7 +78,7 @@ def _touch(touch: Touch) -> str:
 
 def _answer(touch: Touch) -> str:
     answer = touch.predicted or UNKNOWN
-    why = f": {touch.reason}" if touch.reason else ""
+    why = f", {touch.reason}" if touch.reason else ""
     return answer + why + (f" [{', '.join(touch.pdbs)}]" if touch.pdbs else "")
 
 
