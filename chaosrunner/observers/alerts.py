@@ -39,7 +39,7 @@ async def poll(
     while True:
         emit(await poll_once(fetch, clock, names=names, rules=rules, up=up))
         due = max(due + interval, clock.now())
-        await anyio.sleep(due - clock.now())
+        await anyio.sleep(max(0.0, due - clock.now()))
 
 
 async def poll_once(

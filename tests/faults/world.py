@@ -170,6 +170,15 @@ class World:
                     return
                 await anyio.sleep(0.01)
 
+    async def quiet(self) -> int:
+        """Waits until no controller has anything more to write; the version that the store then has."""
+        with anyio.fail_after(5):
+            while True:
+                version = self.store.resource_version
+                await anyio.sleep(0.1)
+                if self.store.resource_version == version:
+                    return version
+
 
 def kubeconfig(folder: Path, url: str, token: str = "admin") -> Path:
     path = folder / f"kubeconfig-{token}"

@@ -49,7 +49,7 @@ limits: {limits}
 
 async def planned(world: World, *steps: str, environ: dict[str, str] | None = None, **options: str) -> Plan:
     """The plan, made without a single change of the cluster."""
-    version = world.store.resource_version
+    version = await world.quiet()
     drill = bound(world.folder, *steps, **options)
     plan = await make_plan(drill, world.cluster, environ=environ or {}, host="laptop")
     assert world.store.resource_version == version

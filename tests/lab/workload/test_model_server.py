@@ -212,7 +212,6 @@ async def test_stall_slow_and_resume(serve: Start) -> None:
     port = await server.listening()
     client = await Client.send(port, stream(2000))
     await client.until(lambda call: len(call.chunks) > 3)
-    assert (await fetch(port, request("POST", "/control/settle"))).status == 200
     await fetch(port, request("POST", "/control/stall"))
     begun = len(client.call.chunks)
     with pytest.raises(TimeoutError):
@@ -227,6 +226,7 @@ async def test_stall_slow_and_resume(serve: Start) -> None:
     assert begun < len(client.call.chunks) < begun + 20
     for factor in ("much", 0, -1):
         assert (await fetch(port, request("POST", "/control/slow", {"factor": factor}))).status == 400
+    assert (await fetch(port, request("POST", "/control/settle"))).status == 200
     assert (await fetch(port, request("POST", "/control/nothing"))).status == 404
 
 
