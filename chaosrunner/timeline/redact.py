@@ -14,9 +14,11 @@ class Redactor:
     """Replaces known secret values in text and in encoded JSON."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        found = sorted({s for s in secrets if len(s) >= SHORTEST}, key=len, reverse=True)
-        self._texts = found
-        self._bytes = list(dict.fromkeys(form for s in found for form in _encoded(s)))
+        found = {s for s in secrets if len(s) >= SHORTEST}
+        # Servers echo credentials in JSON bodies, of which the raw text is kept: there they are escaped already.
+        found |= {form for s in found for form in _escaped(s)}
+        self._texts = sorted(found, key=len, reverse=True)
+        self._bytes = list(dict.fromkeys(form.encode() for s in self._texts for form in _escaped(s)))
 
     def text(self, value: str) -> str:
         for secret in self._texts:
@@ -31,5 +33,5 @@ class Redactor:
         return encoded
 
 
-def _encoded(secret: str) -> list[bytes]:
-    return [json.dumps(secret, ensure_ascii=ascii_)[1:-1].encode() for ascii_ in (False, True)]
+def _escaped(secret: str) -> list[str]:
+    return [json.dumps(secret, ensure_ascii=ascii_)[1:-1] for ascii_ in (False, True)]

@@ -19,6 +19,8 @@ from chaosrunner.timeline.rows import Emit, Row
 
 ROWS = "rows.jsonl"
 
+_decoder: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
+
 
 class Writer:
     """Gives rows their ids, writes them, and hands them on to the live analysis, in this order."""
@@ -52,20 +54,22 @@ class Writer:
         """
         row.id = self._next
         self._next += 1
+        encoded = self._encoder.encode(row)
+        line = self._redactor.json(encoded)
+        told = row if line == encoded else _decoder.decode(line)  # nobody sees more than the recording will tell
         try:
             if not self._torn:
-                self._write(row)
+                self._write(line + b"\n")
+                self.counts[_kind(row)] += 1
         finally:
             for listener in self._listeners:
-                listener(row)
+                listener(told)
 
-    def _write(self, row: Row) -> None:
-        line = self._redactor.json(self._encoder.encode(row)) + b"\n"
+    def _write(self, line: bytes) -> None:
         self._torn = True
         while line:
             line = line[os.write(self._file, line) :]
         self._torn = False
-        self.counts[_kind(row)] += 1
 
     def save_manifest(self) -> None:
         encoded = self._redactor.json(msgspec.json.encode(self.manifest))
