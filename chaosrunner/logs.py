@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -20,6 +21,21 @@ def hide(secrets: Iterable[str]) -> None:
     global _redactor
     _hidden.update(secrets)
     _redactor = Redactor(_hidden)
+
+
+class _Lenient:
+    """A stream that nobody has to read: a log line that cannot be written must not end an undo half-way."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # the terminal is gone; the file is closed
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def configure(
@@ -49,6 +65,6 @@ def configure(
             shown,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lenient(stream))),
         cache_logger_on_first_use=False,
     )

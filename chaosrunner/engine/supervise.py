@@ -47,8 +47,11 @@ class Supervisor:
         self._closed = True
 
     async def watch_signals(self) -> None:
-        """SIGINT or SIGTERM: abort; the second one stops waiting for requests in flight."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        """SIGINT, SIGTERM, or the end of the terminal: abort; the second one stops waiting for requests in flight."""
+        wanted = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup(1) has it
+            wanted.append(signal.SIGHUP)
+        with anyio.open_signal_receiver(*wanted) as signals:
             async for number in signals:
                 if self.reason is None and not self._closed:
                     self.abort(f"signal {number.name}")
