@@ -37,6 +37,8 @@ def disruptions(picture: Picture) -> list[Disruption]:
             continue
         moments = [moment for moment in (pod.disrupted, _deletion(picture, pod), pod.failed) if moment is not None]
         first = min(moments, key=lambda moment: moment.high)
+        if pod.listed and first.row == pod.first_row:
+            continue  # it was leaving before the recording began
         found.append(
             Disruption(
                 pod=pod.name,
@@ -98,7 +100,7 @@ def _kind(pod: PodState) -> Kind | None:
             return "preemption"
         if status == "Evicted" or reason == "TerminationByKubelet":
             return "node_pressure"
-    if pod.deletion is not None and pod.deletion.seen != "LISTED":
+    if pod.deletion is not None:
         return "deletion"
     return None
 
@@ -113,9 +115,7 @@ def _deletion(picture: Picture, pod: PodState) -> Moment | None:
     if pod.deletion is None:
         return None
     requested = picture.pods.requested(pod)
-    low = pod.deletion.at if requested is None else min(pod.deletion.at, requested[0].low)
-    inside_gap = pod.deletion.seen in ("RELISTED", "VANISHED", "LISTED")
-    return Moment(None if inside_gap else pod.deletion.at, low, pod.deletion.at, pod.deletion.id)
+    return picture.pods.moment(pod, pod.deletion, None if requested is None else requested[0])
 
 
 def _endpoint_lag(picture: Picture, pod: PodState, first: Moment) -> float | None:

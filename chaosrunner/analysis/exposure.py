@@ -15,14 +15,8 @@ from chaosrunner.analysis.spans import evidence
 def exposure(picture: Picture) -> Exposure:
     """With T = fault sent: exposed = requests sent <= T < end, served by the victim; loss = exposed and not a success
     / exposed. Unplaced requests across T bound it: see `bounds`."""
-    requests = picture.requests
-    victims = []
-    across = np.zeros(len(requests), dtype=bool)
-    for call, pod in picture.victims:
-        flying = requests.in_service & (requests.sent <= call.at) & (requests.ended > call.at)
-        unplaced = flying & picture.unplaced
-        across |= unplaced
-        victims.append(_victim(picture, call, pod, flying, unplaced))
+    victims = [_victim(picture, call, pod) for call, pod in picture.victims]
+    across = unplaced_across(picture)
     exposed, lost = sum(victim.exposed for victim in victims), sum(victim.lost for victim in victims)
     lower, upper = bounds(exposed, lost, *_split(picture, across))
     return Exposure(
@@ -35,6 +29,19 @@ def exposure(picture: Picture) -> Exposure:
         unplaced_total=int(np.count_nonzero(picture.unplaced)),
         victims=victims,
     )
+
+
+def unplaced_across(picture: Picture) -> Mask:
+    """Requests across any of the faults whose Pod is not known."""
+    across = np.zeros(len(picture.requests), dtype=bool)
+    for call, _ in picture.victims:
+        across |= _flying(picture, call) & picture.unplaced
+    return across
+
+
+def _flying(picture: Picture, call: Call) -> Mask:
+    requests = picture.requests
+    return np.asarray(requests.in_service & (requests.sent <= call.at) & (requests.ended > call.at))
 
 
 def bounds(exposed: int, lost: int, unplaced_good: int, unplaced_lost: int) -> tuple[float | None, float | None]:
@@ -50,8 +57,10 @@ def _split(picture: Picture, mask: Mask) -> tuple[int, int]:
     return good, int(np.count_nonzero(mask)) - good
 
 
-def _victim(picture: Picture, call: Call, pod: PodState | None, flying: Mask, unplaced: Mask) -> VictimExposure:
+def _victim(picture: Picture, call: Call, pod: PodState | None) -> VictimExposure:
     requests = picture.requests
+    flying = _flying(picture, call)
+    unplaced = flying & picture.unplaced
     on = np.zeros(len(requests), dtype=bool) if pod is None else picture.on(pod)
     exposed = flying & on
     lost = exposed & ~requests.success

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from chaosrunner.analysis.exposure import unplaced_across
 from chaosrunner.analysis.facts import Disruption, Facts, Finding, Replacement, Severity, Termination, Window
 from chaosrunner.analysis.folds.actions import BUDGET_HELD, Call
 from chaosrunner.analysis.folds.endpoints import RESOURCE as ENDPOINTS
@@ -201,7 +200,8 @@ def _outages(picture: Picture, outages: list[Window], replacements: list[Replace
         if ready and len(ready) == len(picture.pairs):
             text = f"every replacement was Ready for {outage.end - max(ready):.1f} s before a request was served again"
             yield _finding("ready_but_not_serving", "warning", text, outage.evidence)
-    if any(point.ready == 0 for point in picture.observations.endpoints.history) and picture.victims:
+    history = picture.observations.endpoints.history
+    if picture.victims and any(point.ready == 0 and point.at >= picture.victims[0][0].at for point in history):
         yield from _unprotected(picture)
 
 
@@ -216,7 +216,7 @@ def _unprotected(picture: Picture) -> Iterator[Finding]:
             "all_replicas_on_one_node", "warning", text, call.rows, "spread them (topologySpreadConstraints)"
         )
     budgets = picture.observations.watches.listed & {"poddisruptionbudgets"} or picture.observations.budgets.history
-    if budgets and all(not victim.budgets for victim, _ in picture.victims):
+    if budgets and all(victim.pod and not victim.budgets for victim, _ in picture.victims):
         yield _finding("no_budget", "warning", "no PodDisruptionBudget matches the victims", call.rows)
 
 
@@ -234,14 +234,14 @@ def _warmup(picture: Picture, replacements: list[Replacement]) -> Iterator[Findi
 def _exposure(picture: Picture, facts: Facts) -> Iterator[Finding]:
     if picture.victims and not facts.exposure.exposed:
         text = "no stream was in flight on a victim when the fault was sent: the drill proves nothing about the drain"
+        advice: str | None = 'wait for exposure: when: "in_flight(target) >= 1"'
+        if facts.exposure.unplaced:
+            text, advice = text.replace("no stream was", "no stream is known to have been"), None
         rows = [row for call, _ in picture.victims for row in call.rows]
-        yield _finding("not_exposed", "warning", text, rows, 'wait for exposure: when: "in_flight(target) >= 1"')
+        yield _finding("not_exposed", "warning", text, rows, advice)
     if picture.victims and facts.exposure.unplaced:
         text = f"the Pod of {facts.exposure.unplaced} requests across the fault is not known; they bound the loss"
-        across = np.zeros(len(picture.requests), dtype=bool)
-        for call, _ in picture.victims:
-            across |= picture.unplaced & (picture.requests.sent <= call.at) & (picture.requests.ended > call.at)
-        yield _finding("unplaced", "warning", text, picture.requests.ids(across))
+        yield _finding("unplaced", "warning", text, picture.requests.ids(unplaced_across(picture)))
 
 
 def _alerts(picture: Picture) -> Iterator[Finding]:

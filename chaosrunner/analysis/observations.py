@@ -31,7 +31,7 @@ class Observations:
         self.endpoints = Endpoints(self.watches, context.service)
         self.budgets = Budgets()
         self.actions = Actions(self.pods, self.endpoints, self.budgets)
-        self.alerts = AlertPolls()
+        self.alerts = AlertPolls(self.clocks)
         self.run = RunState()
         self.flight = Flight()
         self.requests = Requests()

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from chaosrunner.analysis import aggregate, outages, recovery
-from chaosrunner.analysis.exposure import exposure
+from chaosrunner.analysis.exposure import exposure, unplaced_across
 from chaosrunner.analysis.facts import ALL, Estimate, Exposure, Milestone, Replacement, Span
+from chaosrunner.analysis.folds.actions import Call
 from chaosrunner.analysis.folds.pods import PodState
 from chaosrunner.analysis.goodput import good_mask, good_share, goodput
 from chaosrunner.analysis.picture import PODS, Picture
@@ -57,10 +58,10 @@ class MetricScope:
     def _measure(self, name: str, args: Args, window: float | None) -> Value:
         if name in _PERCENTILES:
             return self._percentile(_PERCENTILES[name], args)
-        if name in _MILESTONES:
-            return self._reached(_MILESTONES[name])
         if name in _RECOVERY:
             return self._span(getattr(self._recovery, name))
+        if name in MILESTONES:
+            return self._reached(MILESTONES[name])
         return _METRICS[name](self, args, window)
 
     # --- requests ---
@@ -94,7 +95,7 @@ class MetricScope:
         requests = self.picture.requests
         return int(np.count_nonzero(requests.is_outcome(args[0]) & ~requests.once & self._mask(args, None, 1)))
 
-    def _percentile(self, percent: int, args: Args) -> Value:
+    def _percentile(self, percent: int, args: Args) -> float | None:
         values = aggregate.latency(self.picture.requests, args[0], self._mask(args, None, 1))
         return aggregate.nearest_rank(np.sort(values), percent)
 
@@ -209,8 +210,11 @@ class MetricScope:
         return self._span(outages.zero_ready_seconds(self.picture, outages.zero_ready(self.picture)))
 
     def _evictions(self, args: Args, window: float | None) -> Value:
+        return len(self._evicted(args[0]))
+
+    def _evicted(self, answer: str) -> list[Call]:
         calls = self.picture.observations.actions.calls
-        return len([call for call in calls if call.sent.action == "evict" and call.result.answer == args[0]])
+        return [call for call in calls if call.sent.action == "evict" and call.result.answer == answer]
 
     def _alert(self, args: Args, window: float | None) -> Value:
         return self.picture.observations.alerts.state(args[0])
@@ -220,36 +224,36 @@ class MetricScope:
 
     # --- evidence ---
 
-    def evidence(self, name: str, args: Args) -> list[int]:
-        """Rows that show the value of a metric: for a rate or a count, those of the requests that spoil it."""
+    def evidence(self, name: str, args: Args, window: float | None = None) -> list[int]:
+        """Rows that show the value of a metric: for a rate or a count, those of the requests that spoil it; for a
+        percentile, those of the requests that reach it."""
         picture, requests = self.picture, self.picture.requests
         match name:
             case "success_rate" | "requests":
-                rows = requests.ids(requests.counted & ~requests.success & self._mask(args))
+                rows = requests.ids(requests.counted & ~requests.success & self._mask(args, window))
             case "good_share" | "goodput":
                 rows = requests.ids(requests.counted & ~good_mask(picture) & self._mask(()))
             case "incomplete_200":
                 rows = requests.ids(aggregate.incomplete_200(requests, self._mask(args)))
             case "outcome":
-                rows = requests.ids(requests.is_outcome(args[0]) & self._mask(args, None, 1))
-            case "loss_on_victim" | "exposed" | "unplaced":
+                rows = requests.ids(requests.is_outcome(args[0]) & ~requests.once & self._mask(args, None, 1))
+            case _ if name in _PERCENTILES:
+                least = self._percentile(_PERCENTILES[name], args)
+                mask = requests.success & requests.counted & self._mask(args, None, 1)
+                rows = [] if least is None else requests.ids(mask & (requests.latency(args[0]) >= least))
+            case "unplaced":
+                rows = requests.ids(unplaced_across(picture))
+            case "loss_on_victim" | "exposed":
                 rows = [row for victim in self.exposure.victims for row in victim.evidence]
-            case "time_to_serve" | "replacement.warm":
-                rows = [row for r in self.replacements for row in r.milestones.warm.evidence]
-            case "time_to_ready" | "replacement.ready":
-                rows = [row for r in self.replacements for row in r.milestones.ready.evidence]
-            case "time_to_first_stream" | "replacement.first_complete":
-                rows = [row for r in self.replacements for row in r.milestones.first_complete.evidence]
-            case "replacement.created" | "replacement.endpoint_ready" | "replacement.routed":
-                stage = _MILESTONES[name]
+            case _ if name in MILESTONES:
+                stage = MILESTONES[name]
                 rows = [row for r in self.replacements for row in getattr(r.milestones, stage).evidence]
             case "zero_ready_seconds":
                 rows = [row for window in outages.zero_ready(picture) for row in window.evidence]
             case "ready_endpoints" | "endpoints_back":
                 rows = [point.row for point in picture.observations.endpoints.history[-1:]]
             case "evictions":
-                calls = picture.observations.actions.calls
-                rows = [row for call in calls if call.result.answer == args[0] for row in call.rows]
+                rows = [row for call in self._evicted(args[0]) for row in call.rows]
             case "alert" | "alert_fired":
                 rows = picture.observations.alerts.evidence(args[0])
             case "restarts":
@@ -274,7 +278,10 @@ UNCERTAIN = frozenset(
 """Metrics whose value depends on the side."""
 
 _PERCENTILES = {f"p{percent}": percent for percent in aggregate.PERCENTS}
-_MILESTONES = {
+MILESTONES = {
+    "time_to_serve": "warm",
+    "time_to_ready": "ready",
+    "time_to_first_stream": "first_complete",
     "replacement.created": "created",
     "replacement.ready": "ready",
     "replacement.endpoint_ready": "endpoint_ready",
@@ -282,6 +289,7 @@ _MILESTONES = {
     "replacement.first_complete": "first_complete",
     "replacement.warm": "warm",
 }
+"""The milestone of a replacement that a metric is about."""
 _RECOVERY = frozenset({"time_to_serve", "time_to_ready", "time_to_first_stream"})
 _METRICS: dict[str, Callable[[MetricScope, Args, float | None], Value]] = {
     "success_rate": MetricScope._success_rate,

@@ -38,7 +38,7 @@ def never(why: str) -> Milestone:
 
 def between(begin: Milestone | float, end: Milestone) -> Span:
     """Seconds from one instant to another. `value` only where both are known, the window where it is bounded."""
-    at, low, high = (begin, begin, begin) if isinstance(begin, float) else (begin.at, begin.low, begin.high)
+    at, low, high = (begin.at, begin.low, begin.high) if isinstance(begin, Milestone) else (begin, begin, begin)
     if high is None or end.high is None:
         return UNKNOWN
     return Span(

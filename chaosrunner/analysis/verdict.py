@@ -10,7 +10,7 @@ from chaosrunner.analysis.context import CheckContext
 from chaosrunner.analysis.facts import CheckResult, Finding, RunFacts, Verdict
 from chaosrunner.analysis.observations import Observations
 from chaosrunner.analysis.picture import Picture
-from chaosrunner.analysis.scope import MetricScope, Side
+from chaosrunner.analysis.scope import MILESTONES, MetricScope, Side
 from chaosrunner.analysis.spans import evidence
 from chaosrunner.playbook.expressions import Metric, Value, evaluate, walk
 
@@ -32,7 +32,7 @@ def check(picture: Picture, wanted: CheckContext) -> CheckResult:
     answers = {side: evaluate(wanted.expression, scope) for side, scope in scopes.items()}
     metrics = [node for node in walk(wanted.expression) if isinstance(node, Metric)]
     values = {str(node): scopes["point"].value(node.name, node.args, node.window) for node in metrics}
-    rows = [row for node in metrics for row in scopes["point"].evidence(node.name, node.args)]
+    rows = [row for node in metrics for row in scopes["point"].evidence(node.name, node.args, node.window)]
     ends = {answers["low"], answers["high"]}
     reason: str | None = None
     verdict: bool | None
@@ -68,11 +68,14 @@ def _why(picture: Picture, metrics: list[Metric], values: dict[str, Value], scop
         if node.name == "loss_on_victim":
             if not picture.victims:
                 return "no fault took a Pod"
-            return "exposure 0: no stream was in flight on a victim when the fault was sent"
+            known = "was" if not scopes["point"].exposure.unplaced else "is known to have been"
+            return f"exposure 0: no stream {known} in flight on a victim when the fault was sent"
         if node.name.startswith(("replacement", "time_to_")):
             if not picture.pairs:
                 return "no fault took a Pod"
-            whys = [f"{r.pod}: {r.milestones.warm.why}" for r in scopes["point"].replacements if r.milestones.warm.why]
+            stage = MILESTONES.get(node.name, "first_complete")
+            reached = [(r.pod, getattr(r.milestones, stage).why) for r in scopes["point"].replacements]
+            whys = [f"{pod}: {why}" for pod, why in reached if why]
             missing = [f"{pair.victim_name} has no replacement" for pair in picture.pairs if pair.replacement is None]
             return "; ".join([*missing, *whys]) or f"{node} is not known"
         if node.name in ("alert", "alert_fired"):

@@ -49,13 +49,15 @@ class Warmth:
 
 def within(requests: Requests, slo: Slo, mask: Mask) -> Mask:
     """Masked successes inside every limit given. A limit whose value is not known is missed; the time per token of
-    a single token, and the gap of a single chunk, do not exist and miss nothing."""
+    a single token, and the gap of a single token or chunk, do not exist and miss nothing."""
     good = requests.success & mask
     for metric, limit in slo.limits().items():
         values = requests.latency(metric)
         inside = values <= limit
         if metric in ("tpot", "chunk_gap"):
             inside |= np.isnan(values) & (requests.tokens == 1)
+        if metric == "chunk_gap":
+            inside |= np.isnan(values) & (requests.first_token == requests.last_token)
         good &= inside
     return good
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from chaosrunner.analysis.clocks import unix
+from chaosrunner.analysis.clocks import Clocks, unix
 from chaosrunner.timeline.rows import Alert, Alerts, Rule
 
 State = Literal["inactive", "pending", "firing"]
@@ -70,7 +70,8 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class AlertPolls:
-    def __init__(self) -> None:
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
         self.by_name: dict[str, History] = {}
         self._open: dict[_Key, Episode] = {}
         self._blind: float | None = None
@@ -184,7 +185,13 @@ class AlertPolls:
         history = self.by_name.get(name)
         if history is None or before is None:
             return []
-        return [episode for episode in history.episodes if episode.seen_from <= before]
+        return [episode for episode in history.episodes if self._began_by(episode) <= before]
+
+    def _began_by(self, episode: Episode) -> float:
+        """The latest instant at which it can have begun: its first poll, or by Prometheus' own clock."""
+        if episode.active_time is None:
+            return episode.seen_from
+        return min(episode.seen_from, self._clocks.interval(episode.active_time, "prometheus").high)
 
     def fired(self, name: str, since: float | None = None) -> bool | None:
         """Whether it fired, by an episode that began after `since` (the first fault; None: at any time).

@@ -40,6 +40,8 @@ class PodState:
     created: Moment | None = None
     """None where it was there before the recording began and its creation time is not known."""
     first_row: int | None = None
+    listed: bool = False
+    """Its first row is of the first list: what that shows happened before the recording began."""
     milestones: dict[str, Moment] = field(default_factory=dict)
     deletion: Pod | None = None
     """The first row with a deletionTimestamp."""
@@ -138,7 +140,12 @@ class Pods:
             state.left = row.at if state.left is None else state.left
 
     def _moment(self, state: PodState, row: Pod, reported: str | None = None, owner: str = "apiserver") -> Moment:
-        """The instant that a row shows: received at `row.at`, not before the reported time nor before the gap.
+        """The instant that a row shows, with the time that its owner reports for it."""
+        window = None if reported is None else self._clocks.interval(reported, owner, row.node)
+        return self.moment(state, row, window)
+
+    def moment(self, state: PodState, row: Pod, window: Interval | None) -> Moment:
+        """The instant that a row shows: received at `row.at`, not before the reported window nor before the gap.
 
         What a list shows, or the first change of a Pod that was there before, happened before it was seen.
         """
@@ -147,8 +154,7 @@ class Pods:
             precise, low = False, self._watches.begin_of(row.gap, row.at)
         elif row.seen == "LISTED" or (row.seen == "MODIFIED" and state.first_row == row.id):
             precise, low = False, float("-inf")
-        if reported is not None:
-            window = self._clocks.interval(reported, owner, row.node)
+        if window is not None:
             low = min(high, window.low if precise else max(low, window.low))
             if not precise:
                 high = max(low, min(high, window.high))
@@ -156,6 +162,7 @@ class Pods:
 
     def _first(self, state: PodState, row: Pod) -> None:
         state.first_row = row.id
+        state.listed = row.seen == "LISTED"
         if row.seen in ("ADDED", "RELISTED"):
             state.named_from = row.at
             state.created = self._moment(state, row, row.created_time)
@@ -207,7 +214,7 @@ class Pods:
         row = state.deletion
         if row is None or row.deletion_time is None or row.deletion_grace is None:
             return None
-        if row.deletion_grace == 0 and row.seen in ("LISTED", "RELISTED", "VANISHED"):
+        if row.deletion_grace == 0 and (row.seen in ("LISTED", "RELISTED", "VANISHED") or row.gap is not None):
             return None
         window = self._clocks.interval(row.deletion_time, "apiserver")
         grace = row.deletion_grace
