@@ -16,7 +16,8 @@ def good_mask(picture: Picture) -> Mask:
     requests = picture.requests
     good = np.zeros(len(requests), dtype=bool)
     for code, name in enumerate(requests.vocabulary["probe"].words):
-        good |= within(requests, picture.context.probe(name).slo, requests.counted & (requests.probe == code))
+        mine = np.flatnonzero(requests.counted & (requests.probe == code))
+        good[mine] = within(requests, picture.context.probe(name).slo, mine)
     return good
 
 

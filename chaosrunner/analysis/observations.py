@@ -16,6 +16,7 @@ from chaosrunner.analysis.folds.pods import Pods
 from chaosrunner.analysis.folds.run import RunState
 from chaosrunner.analysis.folds.watches import Watches
 from chaosrunner.analysis.requests import Requests
+from chaosrunner.analysis.warm import Usual
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Row
 
@@ -35,6 +36,7 @@ class Observations:
         self.run = RunState()
         self.flight = Flight()
         self.requests = Requests()
+        self.usual: Usual = {}
         self.rows = 0
         self.last_at = 0.0
         self._feeds: dict[type, Callable[[Any], None]] = {

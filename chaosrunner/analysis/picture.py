@@ -138,14 +138,8 @@ class Picture:
     # --- warm ---
 
     @cached_property
-    def baseline(self) -> Mask:
-        if self.fault_at is None:
-            return np.ones(len(self.requests), dtype=bool)
-        return np.asarray(self.requests.sent <= self.fault_at)
-
-    @cached_property
     def warm_rule(self) -> WarmRule:
-        return warm.rule(self.requests, self.context, self.baseline)
+        return warm.rule(self.requests, self.context, self.fault_at, self.observations.usual)
 
     def warmth(self, pod: PodState) -> Warmth:
         if pod.uid not in self._warmth:

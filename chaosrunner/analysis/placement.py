@@ -23,11 +23,12 @@ def place(requests: Requests, pods: Pods, context: AnalysisContext) -> Codes:
     positions = {pod.uid: position for position, pod in enumerate(pods.all)}
     when = np.where(np.isnan(requests.headers), requests.ended, requests.headers)
     placed = _resolve(requests.pod, requests.vocabulary["pod"].words, when, pods, positions)
-    direct = [
-        code for code, name in enumerate(requests.vocabulary["probe"].words) if context.probe(name).pod_header is None
-    ]
-    if direct:
-        usable = (requests.pod == NONE) & np.isin(requests.probe, direct)
+    direct = np.zeros(len(requests), dtype=bool)
+    for code, name in enumerate(requests.vocabulary["probe"].words):
+        if context.probe(name).pod_header is None:
+            direct |= requests.probe == code
+    usable = direct & (requests.pod == NONE)
+    if usable.any():
         remote = np.where(usable, requests.remote, NONE).astype(np.int32)
         by_address = _resolve(remote, requests.vocabulary["remote"].words, when, pods, positions)
         placed = np.where(placed == UNPLACED, by_address, placed)

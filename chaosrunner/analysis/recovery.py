@@ -65,7 +65,7 @@ def _replacement(picture: Picture, pair: Pair, pod: PodState) -> Replacement:
     warmth = picture.warmth(pod)
     before = np.array(warmth.before, dtype=np.int64)
     succeeded = picture.requests.success[before]
-    good = picture.warm_rule.good[before]
+    good, _ = picture.warm_rule.judge(picture.requests, before)
     return Replacement(
         pod=pod.name,
         uid=pod.uid,

@@ -18,16 +18,20 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
+Chosen = Mask | Ints | slice
+EVERY = slice(None)
 
 OUTCOMES: tuple[str, ...] = tuple(outcome.value for outcome in Outcome)
 _OUTCOME_CODES = {value: code for code, value in enumerate(OUTCOMES)}
-_SUCCESS = np.array([outcome in SUCCESSES for outcome in Outcome])
-_COUNTED = np.array([outcome not in OUTSIDE_RATES for outcome in Outcome])
+_SUCCESS = [outcome in SUCCESSES for outcome in Outcome]
+_COUNTED = [outcome not in OUTSIDE_RATES for outcome in Outcome]
 
 _FLOATS = ("sent", "at", "scheduled", "headers", "first_token", "first_answer", "last_token", "largest_gap", "tokens")
 _INTS = ("id", "status")
+_FLAGS = ("once", "success", "counted")
 _CODES = ("probe", "shape", "pod", "remote")
-COLUMNS = ("request", "outcome", "once", "expected", "error", "chunks", *_FLOATS, *_INTS, *_CODES)
+_TEXTS = ("request", "error", "expected")
+COLUMNS = ("outcome", "once", "chunks", *_TEXTS, *_FLOATS, *_INTS, *_CODES)
 """Columns that the analysis reads of a recording's request table."""
 
 NONE = -1
@@ -69,12 +73,11 @@ class Requests:
             **{name: np.empty(0, np.float64) for name in _FLOATS},
             **{name: np.empty(0, np.int64) for name in _INTS},
             **{name: np.empty(0, np.int32) for name in (*_CODES, "outcome")},
-            "once": np.empty(0, np.bool_),
+            **{name: np.empty(0, np.bool_) for name in _FLAGS},
         }
         self.vocabulary = {name: Vocabulary() for name in _CODES}
         self._table: pa.Table | None = None
-        self._fed: list[Request] = []
-        self._judgement: tuple[Mask, Mask] = (np.empty(0, np.bool_), np.empty(0, np.bool_))
+        self._texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}
         self._gaps: list[Floats] = []
         self._gap_owners: list[Codes] = []
 
@@ -93,13 +96,16 @@ class Requests:
         columns["status"][index] = NONE if row.status is None else row.status
         for name in _CODES:
             columns[name][index] = self.vocabulary[name].code(getattr(row, name))
-        columns["outcome"][index] = _OUTCOME_CODES[row.outcome]
+        outcome = columns["outcome"][index] = _OUTCOME_CODES[row.outcome]
         columns["once"][index] = row.once
+        columns["success"][index] = _SUCCESS[outcome]
+        columns["counted"][index] = _COUNTED[outcome] and not row.once
         if row.chunks is not None and len(row.chunks) > 1:
             gaps = np.diff(np.array(row.chunks))
             self._gaps.append(gaps)
             self._gap_owners.append(np.full(len(gaps), index, dtype=np.int32))
-        self._fed.append(row)
+        for name in _TEXTS:
+            self._texts[name].append(getattr(row, name))
         self._size = index + 1
 
     def _grow(self, capacity: int) -> None:
@@ -129,8 +135,11 @@ class Requests:
         unknown = [word for word in outcomes.words if word not in _OUTCOME_CODES]
         if unknown:
             raise ValueError(f"not an outcome: {', '.join(unknown)}")
-        self._columns["outcome"] = np.array([_OUTCOME_CODES[word] for word in outcomes.words] or [0], np.int32)[local]
-        self._columns["once"] = np.array(table["once"].to_numpy(), dtype=np.bool_)
+        outcome = np.array([_OUTCOME_CODES[word] for word in outcomes.words] or [0], np.int32)[local]
+        once = np.array(table["once"].to_numpy(), dtype=np.bool_)
+        self._columns["outcome"], self._columns["once"] = outcome, once
+        self._columns["success"] = np.array(_SUCCESS)[outcome]
+        self._columns["counted"] = np.array(_COUNTED)[outcome] & ~once
         self._chunks(table["chunks"])
         return self
 
@@ -217,32 +226,26 @@ class Requests:
     @property
     def success(self) -> Mask:
         """complete or complete_missing_done."""
-        return self._judged()[0]
+        return self._column("success")
 
     @property
     def counted(self) -> Mask:
         """The denominator of success_rate: sent + not_sent - prober_fault - cancelled, probe-once requests apart
         (and without the unfinished ones, which say nothing about the service)."""
-        return self._judged()[1]
-
-    def _judged(self) -> tuple[Mask, Mask]:
-        if len(self._judgement[0]) != self._size:
-            self._judgement = (_SUCCESS[self.outcome], _COUNTED[self.outcome] & ~self.once)
-        return self._judgement
+        return self._column("counted")
 
     @property
     def in_service(self) -> Mask:
         """Those counted that were really sent."""
         return self.counted & ~self.is_outcome(Outcome.NOT_SENT)
 
-    @property
-    def began(self) -> Floats:
+    def began(self, chosen: Chosen = EVERY) -> Floats:
         """Zero of the latencies: the scheduled time in open-loop load, the send time in closed-loop load."""
-        scheduled = self._column("scheduled")
-        return np.where(np.isnan(scheduled), self.sent, scheduled)
+        scheduled = self._column("scheduled")[chosen]
+        return np.where(np.isnan(scheduled), self.sent[chosen], scheduled)
 
-    def latency(self, metric: str) -> Floats:
-        """Seconds, a value a request; NaN where undefined.
+    def latency(self, metric: str, chosen: Chosen = EVERY) -> Floats:
+        """Seconds, a value a chosen request; NaN where undefined.
 
         ttft, ttft_answer: `began` to the first non-empty token of any kind, of the answer. tpot: (last token -
         first token) / (completion tokens - 1), undefined for one token. e2e: `began` to the end.
@@ -250,16 +253,17 @@ class Requests:
         """
         match metric:
             case "ttft":
-                return self.first_token - self.began
+                return np.asarray(self.first_token[chosen] - self.began(chosen))
             case "ttft_answer":
-                return np.asarray(self._column("first_answer") - self.began)
+                return np.asarray(self._column("first_answer")[chosen] - self.began(chosen))
             case "tpot":
-                steps = np.where(self.tokens > 1, self.tokens - 1, np.nan)
-                return np.asarray((self.last_token - self.first_token) / steps)
+                tokens = self.tokens[chosen]
+                steps = np.where(tokens > 1, tokens - 1, np.nan)
+                return np.asarray((self.last_token[chosen] - self.first_token[chosen]) / steps)
             case "e2e":
-                return self.ended - self.began
+                return np.asarray(self.ended[chosen] - self.began(chosen))
             case "chunk_gap":
-                return self.largest_gap
+                return self.largest_gap[chosen]
         raise ValueError(f"no such latency: {metric}")
 
     def gaps(self) -> tuple[Floats, Codes]:
@@ -291,8 +295,9 @@ class Requests:
         return np.asarray(self.probe == (words.index(name) if name in words else len(words)))
 
     def text(self, column: str, indices: Sequence[int] | Ints) -> list[Any]:
-        """Values of `request`, `error`, `expected` or another raw column at these positions."""
+        """Values of `request`, `error` or `expected` at these positions."""
         if self._table is not None:
             values: list[Any] = self._table[column].take(pa.array(indices, pa.int64())).to_pylist()
             return values
-        return [getattr(self._fed[index], column) for index in indices]
+        texts = self._texts[column]
+        return [texts[index] for index in indices]

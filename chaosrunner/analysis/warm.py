@@ -15,7 +15,7 @@ import numpy as np
 
 from chaosrunner.analysis.aggregate import nearest_rank
 from chaosrunner.analysis.context import AnalysisContext, Slo
-from chaosrunner.analysis.requests import Mask, Requests
+from chaosrunner.analysis.requests import Ints, Mask, Requests
 
 BASELINE_FACTOR = 2.0
 """How much slower than the baseline's 95th percentile a good stream may be, where no SLO is given."""
@@ -28,13 +28,25 @@ Class = tuple[str, str]
 class WarmRule:
     """What makes a stream good in this run, and how many of which classes are needed."""
 
-    good: Mask
-    judged: Mask
-    """False where there is neither an SLO nor a baseline to compare with."""
     streams: Mask
     """Requests that say something about warmth."""
+    limits: dict[tuple[int, int], Slo]
+    """By the codes of probe and shape; absent where there is neither an SLO nor a baseline to compare with."""
     needed: int
     classes: frozenset[Class]
+
+    def judge(self, requests: Requests, positions: Ints) -> tuple[Mask, Mask]:
+        """Which of the requests at these positions are good, and of which that can be said at all."""
+        good, judged = np.zeros(len(positions), dtype=bool), np.zeros(len(positions), dtype=bool)
+        for (probe, shape), slo in self.limits.items():
+            mine = (requests.probe[positions] == probe) & (requests.shape[positions] == shape)
+            good[mine] = within(requests, slo, positions[mine])
+            judged |= mine
+        return good, judged
+
+
+Usual = dict[tuple[float, ...], Slo | None]
+"""Limits by the baseline that were found before: by what tells one set of requests from another."""
 
 
 @dataclass(frozen=True)
@@ -47,61 +59,64 @@ class Warmth:
     """What is missing."""
 
 
-def within(requests: Requests, slo: Slo, mask: Mask) -> Mask:
-    """Masked successes inside every limit given. A limit whose value is not known is missed; the time per token of
-    a single token, and the gap of a single token or chunk, do not exist and miss nothing."""
-    good = requests.success & mask
+def within(requests: Requests, slo: Slo, positions: Ints) -> Mask:
+    """Which of the requests at these positions are successes inside every limit given. A limit whose value is not
+    known is missed; the time per token of a single token, and the gap of a single token or chunk, do not exist and
+    miss nothing."""
+    good = requests.success[positions]
     for metric, limit in slo.limits().items():
-        values = requests.latency(metric)
+        values = requests.latency(metric, positions)
         inside = values <= limit
         if metric in ("tpot", "chunk_gap"):
-            inside |= np.isnan(values) & (requests.tokens == 1)
+            inside |= np.isnan(values) & (requests.tokens[positions] == 1)
         if metric == "chunk_gap":
-            inside |= np.isnan(values) & (requests.first_token == requests.last_token)
+            inside |= np.isnan(values) & (requests.first_token[positions] == requests.last_token[positions])
         good &= inside
     return good
 
 
-def rule(requests: Requests, context: AnalysisContext, baseline: Mask) -> WarmRule:
-    """`baseline`: requests of the baseline phase."""
+def rule(requests: Requests, context: AnalysisContext, fault_at: float | None, usual: Usual) -> WarmRule:
+    """The rule at this point of the run. Requests sent up to `fault_at` are the baseline, all of them where it is
+    None. `usual` keeps the baseline's limits from one call to the next: requests are only ever added."""
     names = requests.vocabulary["probe"].words
     codes = [code for code, name in enumerate(names) if context.probe(name).stream] or list(range(len(names)))
-    streams = requests.in_service & np.isin(requests.probe, codes)
-    good = np.zeros(len(requests), dtype=bool)
-    judged = np.zeros(len(requests), dtype=bool)
+    border = float("inf") if fault_at is None else fault_at
+    baseline = requests.sent <= border
+    streams = np.zeros(len(requests), dtype=bool)
+    limits: dict[tuple[int, int], Slo] = {}
     classes: set[Class] = set()
     for code in codes:
         probe = context.probe(names[code])
-        mine = streams & (requests.probe == code)
-        present = _shapes(requests, mine)
-        classes |= {(probe.name, shape) for shape in probe.shapes or _shapes(requests, mine & baseline) or present}
-        for shape in present:
-            of_class = mine & (requests.shape == requests.vocabulary["shape"].code(shape))
-            slo = probe.slo
-            if not slo.limits():
-                slo = _usual(requests, of_class & baseline) or _usual(requests, mine & baseline) or slo
-            if slo.limits():
-                judged |= of_class
-                good |= within(requests, slo, of_class)
+        mine = requests.in_service & (requests.probe == code)
+        streams |= mine
+        words = requests.vocabulary["shape"].words
+        present = {shape: of for shape in range(len(words)) if (of := mine & (requests.shape == shape)).any()}
+        early = [words[shape] for shape, of in present.items() if (of & baseline).any()]
+        classes |= {(probe.name, word) for word in probe.shapes or early or [words[shape] for shape in present]}
+        for shape, of_class in present.items():
+            slo: Slo | None = probe.slo
+            if not probe.slo.limits():
+                slo = _usual(requests, of_class & baseline, usual, (border, code, shape))
+                slo = slo or _usual(requests, mine & baseline, usual, (border, code))
+            if slo is not None:
+                limits[code, shape] = slo
     needed = max((context.probe(names[code]).warm_streams for code in codes), default=3)
-    return WarmRule(good, judged, streams, needed, frozenset(classes))
+    return WarmRule(streams, limits, needed, frozenset(classes))
 
 
-def _shapes(requests: Requests, mask: Mask) -> list[str]:
-    words = requests.vocabulary["shape"].words
-    return [words[code] for code in np.unique(requests.shape[mask])]
-
-
-def _usual(requests: Requests, mask: Mask) -> Slo | None:
+def _usual(requests: Requests, mask: Mask, known: Usual, which: tuple[float, ...]) -> Slo | None:
     """Limits by what the baseline's successes took; None without any."""
-    limits: dict[str, float] = {}
-    chosen = mask & requests.success
-    for metric in ("ttft", "chunk_gap", "e2e"):
-        values = requests.latency(metric)[chosen]
-        usual = nearest_rank(np.sort(values[~np.isnan(values)]), 95)
-        if usual is not None and (metric != "e2e" or not limits):
-            limits[metric] = BASELINE_FACTOR * usual
-    return Slo(**limits) if limits else None
+    chosen = np.flatnonzero(mask & requests.success)
+    key = (*which, len(chosen))
+    if key not in known:
+        limits: dict[str, float] = {}
+        for metric in ("ttft", "chunk_gap", "e2e"):
+            values = requests.latency(metric, chosen)
+            usual = nearest_rank(np.sort(values[~np.isnan(values)]), 95)
+            if usual is not None and (metric != "e2e" or not limits):
+                limits[metric] = BASELINE_FACTOR * usual
+        known[key] = Slo(**limits) if limits else None
+    return known[key]
 
 
 def warmth(requests: Requests, rule: WarmRule, mask: Mask, pending: Sequence[float] = ()) -> Warmth:
@@ -113,6 +128,7 @@ def warmth(requests: Requests, rule: WarmRule, mask: Mask, pending: Sequence[flo
     positions = requests.by_sending(mask & rule.streams)
     if not len(positions):
         return Warmth((), (), "no stream was routed to it")
+    good, judged = rule.judge(requests, positions)
     barriers = sorted(pending)
     names, shapes = requests.vocabulary["probe"].words, requests.vocabulary["shape"].words
     run: list[int] = []
@@ -123,16 +139,16 @@ def warmth(requests: Requests, rule: WarmRule, mask: Mask, pending: Sequence[flo
         crossed = False
         while barrier < len(barriers) and barriers[barrier] < requests.sent[position]:
             barrier, crossed = barrier + 1, True
-        if crossed or not rule.good[position]:
+        if crossed or not good[order]:
             run, seen = [], set()
-        if rule.good[position]:
+        if good[order]:
             run.append(position)
             seen.add((names[requests.probe[position]], shapes[requests.shape[position]]))
             longest = max(longest, len(run))
             if len(run) >= rule.needed and rule.classes <= seen:
                 return Warmth(run, positions[: order + 1 - len(run)].tolist(), None)
     before = positions.tolist()
-    if not rule.judged[positions].any():
+    if not judged.any():
         return Warmth((), before, "no SLO is given and no baseline tells what is usual")
     if longest >= rule.needed:
         missing = ", ".join(sorted(" ".join(filter(None, name)) for name in rule.classes - seen))

@@ -6,7 +6,7 @@ import pytest
 
 from chaosrunner.analysis import ProbeContext, Slo
 from chaosrunner.timeline import rows
-from tests.analysis.tape import Tape, checked, codes, context, facts, finding, time
+from tests.analysis.tape import Tape, checked, codes, context, facts, finding, live, time
 
 
 def settled(tape: Tape, *pods: str) -> None:
@@ -166,3 +166,27 @@ def test_a_skipped_check_says_which_stage_is_missing() -> None:
     tape.end(20.0)
     (check,) = facts(tape, context("time_to_ready <= 5s")).checks
     assert (check.verdict, check.reason) == ("skipped", "c: not seen")
+
+
+def test_the_baseline_holds_requests_that_end_after_the_fault() -> None:
+    tape = Tape()
+    settled(tape, "a", "b")
+    for number in range(3):
+        tape.request(number, number + 0.9, pod="b")
+    # Sent before the fault and known only after it: it moves what is usual from 0.1 s to 6 s.
+    tape.request(9.0, 25.0, pod="b", first_token=15.0)
+    tape.evict(10.0, "a")
+    tape.pod(11.0, "c", "ADDED", ready=True)
+    tape.endpoints(11.0, b=True, c=True)
+    for number in range(12, 40):
+        tape.request(number, number + 0.9, pod="c", first_token=number + 0.5)
+    tape.end(60.0)
+    ordered = tape.rows
+    warm = {}
+    analysis = live([], context())
+    for row in ordered:
+        analysis.feed(row)
+        # Asked at every row: what was found before must not stay.
+        warm[row.at] = analysis.scope().value("replacement.warm", (), None)
+    assert (warm[24.9], warm[25.0], warm[60.0]) == (False, True, True)
+    assert facts(tape).replacements[0].milestones.warm.at == 12.0
