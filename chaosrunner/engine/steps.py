@@ -136,6 +136,9 @@ class Stage:
     # --- faults -----------------------------------------------------------------------------------------
 
     async def _fault(self, index: int, step: PodStep | NodeStep) -> Ended:
+        changes = not (isinstance(step, models.Evict) and step.dry_run)
+        if changes and not self.baseline_done.is_set():
+            return Ended("inconclusive", "no baseline was accepted before this fault, so it was not started")
         try:
             fault = await self._aim(step)
             if isinstance(fault, Ended):
@@ -171,6 +174,10 @@ class Stage:
             if isinstance(nodes, Ended):
                 return nodes
             taken = sum(len(node.pods) for node in nodes) if isinstance(step, models.Drain) else 0
+            if not isinstance(step, models.Uncordon):
+                cordoned = self._cordoned() | {node.name for node in nodes}
+                if reason := self.guard.too_many_nodes(cordoned):
+                    return Ended("inconclusive", f"{reason}; nothing was changed")
             return self._too_many(taken) or node_fault(step, [node.target for node in nodes], self.guard)
         pods = await self._when(lambda: self._pods(step), step.when, step.within)
         if isinstance(pods, Ended):
@@ -185,6 +192,8 @@ class Stage:
                 return Ended("inconclusive", f"Pod {pod.name} cannot be read: {answer.status} {answer.message}")
             if meta(answer.body).get("uid") != pod.uid:
                 return Ended("inconclusive", f"Pod {pod.name} is another one now; nothing was changed")
+            if reason := self.guard.off_limits(answer.body):
+                return Ended("inconclusive", f"Pod {pod.name} must not be taken: {reason}; nothing was changed")
             objects.append(answer.body)
         return pod_fault(step, objects)
 
@@ -200,7 +209,7 @@ class Stage:
         narrowing = step.from_.expression if step.from_ is not None else None
         conditions = [expression for expression in (narrowing, step.when) if expression is not None]
         return choose(
-            narrow(step.from_, self.candidates(step.including == "replacements")),
+            narrow(step.from_, self.candidates(replacements=step.including == "replacements")),
             pods=step.pods,
             pick=step.pick,
             in_flight=self._in_flight(),
@@ -210,15 +219,18 @@ class Stage:
 
     def _nodes(self, step: NodeStep, when: Expression | None) -> list[NodeCandidate]:
         """The nodes that the step takes now. Raises UserError where there are not enough."""
-        pods = self.candidates(replacements=True)
+        pods = self.candidates(everyone=True)
         nodes = [
             msgspec.structs.replace(node, pods=[pod for pod in pods if pod.node == node.name])
             for node in self.plan.nodes
         ]
         if when is not None:
             nodes = [node for node in nodes if any(self.conditions.holds(when, pod.uid) for pod in node.pods)]
-        cordoned = {entry.target.name for entry in self.context.journal.open() if entry.target.kind == "Node"}
-        return choose_nodes(step, nodes, in_flight=self._in_flight(), random=self.random, cordoned=cordoned)
+        return choose_nodes(step, nodes, in_flight=self._in_flight(), random=self.random, cordoned=self._cordoned())
+
+    def _cordoned(self) -> set[str]:
+        """Nodes that this run cordoned and has not put back."""
+        return {entry.target.name for entry in self.context.journal.open() if entry.target.kind == "Node"}
 
     async def _when(
         self, take: Callable[[], list[Taken]], when: Expression | None, within: float
@@ -242,9 +254,12 @@ class Stage:
         counts = self.live.in_flight_by_pod()
         return {pod.name: counts.get(pod.uid, 0) for pod in self.live.pods()}
 
-    def candidates(self, replacements: bool) -> list[Candidate]:
-        """Pods that a step may take now: those of the plan that still run, and later ones where asked for."""
-        frozen = {candidate.uid for candidate in self.plan.candidates}
+    def candidates(self, *, replacements: bool = False, everyone: bool = False) -> list[Candidate]:
+        """Pods of the workload that run now: those that the plan froze; with `replacements`, those too that came for
+        Pods that this run took; or everyone, whatever the plan said of them."""
+        known = {candidate.uid for candidate in self.plan.candidates}
+        if replacements:
+            known |= {pod.uid for pod in self.live.replacements()}
         return [
             Candidate(
                 name=pod.name,
@@ -259,7 +274,7 @@ class Stage:
             if (pod := state.last) is not None
             and pod.phase == "Running"
             and pod.deletion_time is None
-            and (replacements or pod.uid in frozen)
+            and (everyone or pod.uid in known)
         ]
 
     def _row(

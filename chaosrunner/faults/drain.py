@@ -46,15 +46,20 @@ class Drain:
         grace_period: float | None = None,
         retry_every: float = RETRY_EVERY,
         off_limits: Callable[[Object], str | None] = lambda _: None,
+        too_many: Callable[[int], str | None] = lambda _: None,
     ) -> None:
-        """Times in seconds; `timeout` is for each node. `off_limits`: why a Pod must not be evicted, None if it may;
-        like everything that blocks, such a Pod keeps the node from being cordoned."""
+        """Times in seconds; `timeout` is for each node.
+
+        `off_limits`: why a Pod must not be evicted, None if it may; like everything that blocks, such a Pod keeps the
+        nodes from being cordoned. `too_many`: the same for a number of Pods, over all nodes.
+        """
         self.nodes = list(nodes)
         self.timeout = timeout
         self.options = options
         self.grace_period = grace_period
         self.retry_every = retry_every
         self.off_limits = off_limits
+        self.too_many = too_many
         self._cordon = Cordon(nodes)
 
     async def plan(self, context: PlanContext) -> Preview:
@@ -63,9 +68,11 @@ class Drain:
         Raises Unreachable, ApiError.
         """
         preview = await self._cordon.plan(context)
+        evictions = 0
         for node in self.nodes:
             for decision in await self._decide(context.cluster, node):
                 if decision.verdict == "evict":
+                    evictions += 1
                     predicted = await context.predict(decision.pod, spend=True)
                     preview.touches.append(touch("evict", decision.pod, predicted))
                     if next_move(predicted.answer, was_terminating=False) in ("fail", "retry"):
@@ -76,6 +83,8 @@ class Drain:
                 )
                 if decision.verdict == "block":
                     preview.problems.append(_blocked(node, decision))
+        if reason := self.too_many(evictions):
+            preview.problems.append(Problem(severity="refuse", code="max_pods", text=reason))
         return preview
 
     async def apply(self, context: Context) -> FaultResult:
@@ -84,11 +93,15 @@ class Drain:
         A Pod whose eviction fails for good does not keep the others from being evicted; a Pod that is still there
         at the timeout is a failure, whatever the reason. Raises Unreachable, ApiError.
         """
+        evictions = 0
         for node in self.nodes:
-            blocks = [d for d in await self._decide(context.cluster, node) if d.verdict == "block"]
-            if blocks:
+            decisions = await self._decide(context.cluster, node)
+            evictions += sum(d.verdict == "evict" for d in decisions)
+            if blocks := [d for d in decisions if d.verdict == "block"]:
                 reason = "; ".join(f"{d.name}: {d.reason}" for d in blocks)
                 return FaultResult(result="failed", reason=f"node {node.name} not cordoned, not drained: {reason}")
+        if (limit := self.too_many(evictions)) is not None:
+            return FaultResult(result="failed", reason=f"not cordoned, not drained: {limit}")
         result = await self._cordon.apply(context)
         if result.result != "ok":
             return result
@@ -104,7 +117,7 @@ class Drain:
         """Whether the nodes are cordoned and nothing that a drain takes is left on them. Raises Unreachable."""
         result = await self._cordon.verify(context)
         for node in self.nodes:
-            left = [d for d in await self._decide(context.cluster, node) if d.verdict in ("evict", "wait")]
+            left = [d for d in await self._decide(context.cluster, node) if d.verdict != "skip"]
             result.targets += [
                 TargetResult(
                     target=target_of(d.pod), answer="present", expected=False, bitten=False, detail="still on the node"
@@ -134,7 +147,7 @@ class Drain:
         return DrainDecision(pod=decision.pod, verdict="block", reason=reason) if reason else decision
 
     async def _drain(self, context: Context, node: rows.Target) -> list[TargetResult]:
-        decisions = [d for d in await self._decide(context.cluster, node) if d.verdict in ("evict", "wait")]
+        decisions = [d for d in await self._decide(context.cluster, node) if d.verdict != "skip"]
         results: dict[int, TargetResult] = {}
         deadline = context.now + self.timeout
 
@@ -149,6 +162,8 @@ class Drain:
     async def _remove(self, context: Context, decision: DrainDecision, deadline: float) -> TargetResult:
         """Evicts one Pod until the cluster takes it, then waits until it is gone."""
         pod = decision.pod
+        if decision.verdict == "block":  # it came to the node between the first look and the cordon
+            return TargetResult(target=target_of(pod), answer="blocked", expected=False, detail=decision.reason)
         result = TargetResult(target=target_of(pod), answer="already_terminating", expected=True)
         attempts = 0
         while decision.verdict == "evict":

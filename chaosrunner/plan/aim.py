@@ -49,4 +49,5 @@ def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fa
                 grace_period=body.grace_period,
                 retry_every=body.retry_every,
                 off_limits=guard.off_limits,
+                too_many=guard.too_many_evictions,
             )

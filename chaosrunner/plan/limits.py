@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from chaosrunner.cluster.resources import labels, meta
@@ -27,6 +28,19 @@ class Guard:
             return f"namespace {namespace} is outside the drill's limits; name it in limits.namespaces"
         if self.limits.labels and not selects(self.limits.labels, labels(pod)):
             return f"its labels are outside the drill's limits ({self.limits.labels})"
+        return None
+
+    def too_many_evictions(self, pods: int) -> str | None:
+        """Why a drain must not evict so many Pods, whosever they are; None if it may."""
+        if pods > self.limits.max_pods:
+            return f"it would evict {pods} Pods, limits.max_pods is {self.limits.max_pods}"
+        return None
+
+    def too_many_nodes(self, nodes: Collection[str]) -> str | None:
+        """Why these nodes must not all be cordoned at once, None if they may."""
+        if len(nodes) > self.limits.max_nodes:
+            names = ", ".join(sorted(nodes))
+            return f"{names} would be cordoned at once, limits.max_nodes is {self.limits.max_nodes}"
         return None
 
     def too_many(self, away: int) -> tuple[str, str] | None:

@@ -178,9 +178,8 @@ class _Simulation:
         if isinstance(body, models.Uncordon):
             return
         self._cordoned |= {node.name for node in chosen}
-        if len(self._cordoned) > self._guard.limits.max_nodes:
-            names = ", ".join(sorted(self._cordoned))
-            self._refuse("max_nodes", f"{names} would be cordoned, limits.max_nodes is {self._guard.limits.max_nodes}")
+        if reason := self._guard.too_many_nodes(self._cordoned):
+            self._refuse("max_nodes", reason)
         if isinstance(body, models.Drain):
             self._drained(planned, chosen)
 
@@ -210,7 +209,8 @@ class _Simulation:
         self._away += len(chosen)
         self._taken += len(chosen)
         self._left = [c for c in self._left if c not in chosen]
-        if broken := self._guard.too_many(self._away):
+        broken = self._guard.too_many(self._away)
+        if broken and not any(problem.code == broken[0] for problem in self.problems):
             self._refuse(*broken)
 
     def _refuse(self, code: str, text: str, how: str | None = None) -> None:

@@ -741,7 +741,7 @@ class Limits(Model):
     """What the drill may touch at most; a plan above it is refused."""
 
     max_pods: int = Field(default=1, ge=1)
-    """Pods of the workload that are taken away at once."""
+    """Pods of the workload that are taken away at once, and all Pods that a drain evicts, whosever they are."""
     max_nodes: int = Field(default=1, ge=1)
     """Nodes that are cordoned or drained at once."""
     max_percent: Percent = 100.0

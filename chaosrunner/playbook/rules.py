@@ -121,8 +121,8 @@ def _steps(playbook: Playbook) -> Iterator[Finding]:
                 yield Finding(keys, "a baseline after a fault does not show the service at rest", warning=True)
             measured = True
         if not measured and (takes_pods(step) or isinstance(body, Cordon)):
-            message = "a fault before any baseline has nothing to be compared with"
-            yield Finding(keys, message, "begin with a baseline step", warning=True)
+            message = "a fault before any baseline: no fault is sent to a service that was not seen healthy"
+            yield Finding(keys, message, "begin with a baseline step")
             measured = True
         if isinstance(body, NodeTarget) and not isinstance(body, Cordon):
             named = body.node is not None or body.of == "workload"

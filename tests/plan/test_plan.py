@@ -31,6 +31,7 @@ probes:
   - name: chat
     openai: {{prompt: "Count from {{{{ nonce }}}}."}}
 steps:
+  - baseline: {{for: 1s}}
 {lines}
 """)
     (folder / "drill.yaml").write_text(f"""
@@ -88,7 +89,6 @@ async def test_the_plan_of_an_eviction_names_the_workload_the_choice_and_the_ans
         await chat(world)
         plan = await planned(
             world,
-            "baseline: {for: 2s}",
             'evict: {pods: 1, when: "in_flight(target) >= 1", within: 30s}',
             "evict: {pods: 1, dry_run: true, expect: 429}",
             "wait: {until: replacement.warm}",
@@ -124,7 +124,7 @@ async def test_budgets_and_limits_count_what_is_away_and_forget_it_after_a_wait(
         assert codes(twice, "warn") == ["blocked_by_budget"]
         waited = await planned(world, EVICT, "wait: {until: replacement.warm}", EVICT)
         assert not waited.refused
-        assert [predicted(waited.steps[i]) for i in (0, 2)] == [
+        assert [predicted(waited.steps[i]) for i in (1, 3)] == [
             [("evict", "chat-1", "accepted")],
             [("evict", "chat-2", "accepted")],
         ]
@@ -146,7 +146,7 @@ async def test_candidates_are_running_pods_frozen_by_uid(tmp_path: Path) -> None
         plan = await planned(world, 'evict: {pods: "50%"}')
         uids = [world.store.get("pods", n, NAMESPACE)["metadata"]["uid"] for n in ("chat-1", "chat-2")]
         assert [c.uid for c in plan.candidates] == uids
-        assert len(plan.steps[0].touches) == 1
+        assert len(plan.steps[1].touches) == 1
         assert [p.text for p in plan.problems if p.code == "no_candidate"] == [
             "Pod done is no candidate: phase Succeeded",
             "Pod going is no candidate: terminating",
@@ -175,7 +175,7 @@ async def test_more_pods_than_there_are_is_refused_unless_replacements_count(tmp
         again = "evict: {pods: 1, including: replacements}"
         replaced = await planned(world, EVICT, wait, EVICT, wait, again, limits=limits)
         assert not replaced.refused
-        assert "replacements" in replaced.steps[4].text
+        assert "replacements" in replaced.steps[5].text
 
 
 @pytest.mark.anyio
@@ -234,12 +234,12 @@ async def test_replicas_that_share_a_node_and_have_no_budget_are_told(tmp_path: 
         plan = await planned(world, "drain: {node: n1}", limits="{max_pods: 2}")
         assert not plan.refused
         assert {"all_on_one_node", "no_budget"} <= set(codes(plan, "warn"))
-        assert predicted(plan.steps[0]) == [
+        assert predicted(plan.steps[1]) == [
             ("cordon", "n1", "accepted"),
             ("evict", "chat-1", "accepted"),
             ("evict", "chat-2", "accepted"),
         ]
-        assert plan.steps[0].undo == "restore"
+        assert plan.steps[1].undo == "restore"
         assert codes(await planned(world, "drain: {node: n1}"), "refuse") == ["max_pods"]
 
 
@@ -253,7 +253,9 @@ async def test_a_drain_is_refused_for_each_pod_that_blocks(tmp_path: Path) -> No
         plan = await planned(world, "drain: {node: n1}")
         assert codes(plan, "refuse") == ["drain_blocked", "drain_blocked"]
         options = "drain: {node: n1, force: true, delete_emptydir_data: true}"
-        assert not (await planned(world, options)).refused
+        assert not (await planned(world, options, limits="{max_pods: 3}")).refused
+        # A limit on Pods counts every Pod that a drain evicts, whosever it is.
+        assert codes(await planned(world, options), "refuse") == ["max_pods"]
         assert world.unschedulable("n1") is None
 
 
@@ -266,8 +268,8 @@ async def test_a_drain_of_some_node_takes_one_that_hosts_the_workload_and_is_tak
             world, "drain: {nodes: 1, of: workload}", "wait: {until: replacement.warm}", "uncordon: {of: cordoned}"
         )
         assert not plan.refused
-        assert predicted(plan.steps[0])[0] == ("cordon", "n1", "accepted")
-        assert predicted(plan.steps[2]) == [("uncordon", "n1", "accepted")]
+        assert predicted(plan.steps[1])[0] == ("cordon", "n1", "accepted")
+        assert predicted(plan.steps[3]) == [("uncordon", "n1", "accepted")]
         both = await planned(world, "cordon: {node: n1}", "cordon: {node: n2}")
         assert codes(both, "refuse") == ["max_nodes"]
         assert codes(await planned(world, "cordon: {node: nowhere}"), "refuse") == ["no_such_node"]
@@ -280,7 +282,7 @@ async def test_a_drain_stays_inside_the_namespaces_of_the_limits(tmp_path: Path)
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "dns", "uid": "r-1"}}
         world.pod("dns-1", owner=owner, namespace="kube-system", labels={"k8s-app": "dns"})
         assert codes(await planned(world, "drain: {node: n1}"), "refuse") == ["drain_blocked"]
-        wide = await planned(world, "drain: {node: n1}", limits="{namespaces: [demo, kube-system]}")
+        wide = await planned(world, "drain: {node: n1}", limits="{max_pods: 2, namespaces: [demo, kube-system]}")
         assert not wide.refused
 
 
@@ -300,7 +302,7 @@ async def test_the_runner_does_not_take_itself_away(tmp_path: Path) -> None:
         assert codes(await planned(world, EVICT, environ=me), "refuse") == ["runner_is_target"]
         world.pod("runner", owner=owner, labels={"app": "runner"})
         inside = {"POD_NAME": "runner", "POD_NAMESPACE": NAMESPACE, "NODE_NAME": "n1"}
-        drain = await planned(world, "drain: {node: n1}", environ=inside)
+        drain = await planned(world, "drain: {node: n1}", environ=inside, limits="{max_pods: 2}")
         assert codes(drain, "refuse") == ["runner_on_node"]
         elsewhere = {**inside, "NODE_NAME": "n3"}
         assert not (await planned(world, "drain: {node: n2}", environ=elsewhere)).refused

@@ -97,7 +97,7 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     (((STEP, "  - wait: {until: time_to_serve <= 5s}\n" + STEP),), [
         "13:19: time_to_serve is never known before Pods were taken away (wait after a fault)"]),
     ((("  - baseline: {for: 30s", "  - hold: {for: 30s}\n" + STEP + ": endpoints_back}\n  - baseline: {for: 30s"),), [
-        "13:12: warning: a fault before any baseline has nothing to be compared with (begin with a baseline step)",
+        "13:12: a fault before any baseline: no fault is sent to a service that was not seen healthy (begin with a baseline step)",
         "14:15: warning: a baseline after a fault does not show the service at rest"]),
     ((('when: "in_flight(target) >= 1", ', ""),), [
         '13:30: warning: "within" without "when" waits for nothing (add "when")']),
