@@ -108,7 +108,8 @@ class Display:
                 self._step(row)
             case rows.Run():
                 self._doing = DOING[row.event] + (f": {row.reason}" if row.event == "aborting" else "")
-        if self._news.has(row) and not (lost and self._lost > MOST_LOSSES and self._screen is None):
+        told = lost and self._lost > MOST_LOSSES and not self._console.is_terminal
+        if self._news.has(row) and not told:
             line = f"{row.at:7.2f}  {kind(row):<9}  {describe(row)}"
             self._print(line)
             if not isinstance(row, rows.Run | rows.Step) and not (isinstance(row, rows.Action) and row.event == "sent"):

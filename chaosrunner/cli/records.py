@@ -37,7 +37,11 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
 
     check_target("--junit", junit_file)
     found = reader.resolve(timelines, recording)
-    facts = analyse(found, AnalysisContext.of(found.manifest))
+    try:
+        context = AnalysisContext.of(found.manifest)
+    except ValueError as error:
+        raise UserError(f"{found.folder}: the manifest's checks or selector cannot be read: {error}") from error
+    facts = analyse(found, context)
     if junit_file:
         junit_file.write_text(junit([facts]), encoding="utf-8")
     if output == "json":

@@ -193,7 +193,7 @@ def _files(given: tuple[str, ...]) -> list[str]:
 
 
 @dataclass
-class _Results:
+class Results:
     """What the drills came to so far."""
 
     codes: list[int] = field(default_factory=list)
@@ -213,7 +213,7 @@ _One = Callable[[BoundDrill, Display], Awaitable[Finished]]
 
 def _all(wanted: _Wanted, one: _One) -> int:
     """Runs the drills, one after the other; reports them; returns the exit code for all."""
-    results = _Results()
+    results = Results()
     several = len(wanted.bounds) > 1
     for bound, expected in zip(wanted.bounds, wanted.expected, strict=True):
         name = bound.drill.metadata.name
@@ -277,7 +277,7 @@ def _show(finished: Finished, several: bool) -> None:
     console.print(f"\nrecording: {finished.folder}", soft_wrap=True)
 
 
-def _report(wanted: _Wanted, results: _Results, several: bool) -> None:
+def _report(wanted: _Wanted, results: Results, several: bool) -> None:
     if wanted.output == "json":
         if several:
             print_json(results.done)
@@ -293,7 +293,7 @@ def _report(wanted: _Wanted, results: _Results, several: bool) -> None:
         render(out(), None, made)
 
 
-def _outcome(results: _Results) -> Section:
+def _outcome(results: Results) -> Section:
     """The last lines: what each drill came to, in plain words."""
     section = Section("Result")
     section.parts += results.remarks or [

@@ -47,7 +47,6 @@ def table(runs: list[Listed]) -> Table:
         (
             run.drill,
             run.run,
-            run.began,
             Cell((run.verdict or run.state).replace("_", " "), STYLES.get(run.verdict or "", "warn")),
             "–" if run.requests is None else str(run.requests),
             f"{run.bytes / 1e6:.1f} MB",
@@ -55,8 +54,8 @@ def table(runs: list[Listed]) -> Table:
         )
         for run in runs
     ]
-    columns = ("drill", "run", "began (UTC)", "verdict", "requests", "size", "to undo")
-    return Table(columns, rows, right=frozenset({4, 5, 6}), wrap=frozenset({0}))
+    columns = ("drill", "run (UTC)", "verdict", "requests", "size", "to undo")
+    return Table(columns, rows, right=frozenset({3, 4, 5}), wrap=frozenset({0}))
 
 
 def prune(root: Path, *, keep: int | None, older_than: float | None, dry_run: bool) -> Iterator[Path]:

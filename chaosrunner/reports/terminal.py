@@ -87,7 +87,7 @@ def _table(console: Console, table: Table, width: int) -> list[Text]:
     )
     widths = [max(max(map(cell_len, row[position].plain.split("\n"))) for row in rows) for position in range(len(used))]
     excess = sum(widths) + GAP * (len(widths) - 1) - width
-    for positions, least in ((cut, LEAST_CUT), (wrap, LEAST_WRAP)):
+    for positions, least in ((cut, LEAST_CUT), (wrap, LEAST_WRAP), (cut, 1)):
         excess = _shrink(widths, positions, least, excess)
     lines: list[Text] = []
     for row in rows:

@@ -1,0 +1,165 @@
+"""Bad usage: one clear error on standard error, nothing on standard output, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from chaosrunner.cli.main import cli
+from chaosrunner.errors import UserError
+from tests.cli.command import chaosrunner
+
+EVICT = "lab-evict-one-replica"
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+current-context: c
+"""
+
+
+def wrong(*arguments: str) -> str:
+    """The message with which the command refuses these arguments."""
+    result: Result = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    error = result.exception
+    assert isinstance(error, UserError | click.UsageError), (result.output, error)
+    assert result.stdout == ""
+    assert error.exit_code == 2
+    return error.format_message() if isinstance(error, click.UsageError) else str(error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reherse"], "no such command: reherse (did you mean rehearse?)"),
+        (["zzz"], "known: rehearse, init, validate"),
+        (["runs", "lst"], "did you mean list?"),
+        (["rehearse", EVICT.replace("replica", "replca")], f'did you mean "{EVICT}"?'),
+        (["rehearse", f"drills/{EVICT}.yml"], f'did you mean "{EVICT}.yaml"?'),
+        (["rehearse", "."], ".: no *.yaml in this folder"),
+        (["rehearse", EVICT, "-p", "baseline"], "-p baseline: write -p NAME=VALUE"),
+        (["rehearse", EVICT, "-p", "hold=1s", "-p", "hold=2s"], "hold is given twice"),
+        (["rehearse", EVICT, "-p", "baselin=3s"], 'did you mean "baseline"?'),
+        (["rehearse", EVICT, "-p", "baseline=3x"], '"3x" is no duration'),
+        (["rehearse", EVICT, "-p", "lab.startp=1s"], 'did you mean "startup"?'),
+        (["rehearse", EVICT, "-k", "zzz"], f"-k and -m leave no drill of these: {EVICT}"),
+        (["rehearse", EVICT, "-k", "evict and"], "-k 'evict and': ends too early"),
+        (["rehearse", EVICT, "--expect", "pased"], 'did you mean "passed"?'),
+        (["rehearse", EVICT, "--expect", "failed:los_on_victim"], 'did you mean "loss_on_victim"?'),
+        (["rehearse", EVICT, "--junit", "/no/such/folder/x.xml"], "there is no folder /no/such/folder"),
+        (["rehearse", EVICT, "--stop-file", "README.md"], "it is there already"),
+        (["rehearse", "aibrix-vllm-example"], "has no lab section"),
+        (["run", EVICT], "names no endpoint.url"),
+        (["plan", "aibrix-vllm-example", "--kubeconfig", "/no/such/file"], "kubeconfig /no/such/file does not exist"),
+        (["plan", "x", "--request-timeout", "soon"], '"soon" is no duration'),
+        (["report", "--timelines", "/no/such"], "there are no recordings yet"),
+        (["runs", "prune"], "say what to remove"),
+        (["lab", "up", "-p", "lab.replicas=2"], "give --drill too"),
+        (["init", "--service", "x", "-f", "README.md"], "README.md exists already"),
+    ],
+)  # fmt: skip
+def test_a_mistake_gets_one_clear_error(arguments: list[str], message: str) -> None:
+    assert message in wrong(*arguments)
+
+
+def test_errors_of_the_process(tmp_path: Path) -> None:
+    done = chaosrunner("reherse")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: no such command: reherse (did you mean rehearse?)\nsee chaosrunner --help\n"
+    done = chaosrunner("report", "nothing", "--timelines", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "init"])
+def test_a_cluster_that_cannot_be_reached(tmp_path: Path, command: str) -> None:
+    """Exit code 6 with one line, whatever the command."""
+    (tmp_path / "config").write_text(KUBECONFIG)
+    text = (Path(__file__).parents[2] / "drills" / f"{EVICT}.yaml").read_text()
+    text = text.replace("playbook:", "context: c\nplaybook:", 1)
+    text = text.replace("endpoint: {", "endpoint: {url: http://127.0.0.1:9, ").replace(
+        "{interval: 1s}", "{url: http://127.0.0.1:9}"
+    )
+    (tmp_path / "d.yaml").write_text(text)
+    what = ["--service", "x"] if command == "init" else [tmp_path / "d.yaml"]
+    more = ["--yes", "--timelines", tmp_path / "t"] if command == "run" else []
+    arguments = [command, *what, "--kubeconfig", tmp_path / "config", *more]
+    result = CliRunner().invoke(cli, list(map(str, arguments)), env={"NO_PROXY": "*"})
+    said = str(result.exception) if command != "run" else result.stderr.splitlines()[-1]
+    assert "the cluster cannot be reached: http://127.0.0.1:9" in said
+    assert "\n" not in said
+    assert result.stdout == ""
+    assert (result.exit_code if command == "run" else getattr(result.exception, "exit_code", None)) == 6
+
+
+def test_validate(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("apiVersion: chaosrunner.dev/v1\nkind: Drill\nmetadata: {name: x}\nplaybok: evict-one-replica\n")
+    result = CliRunner().invoke(cli, ["validate", str(bad), "lab-drain-node"])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert f"{bad}:4:1: " in result.stderr
+    assert 'did you mean "playbook"?' in result.stderr
+    assert result.stderr.splitlines()[-1].endswith("in 2 files")
+    result = CliRunner().invoke(cli, ["validate", "lab-drain-node", "drain-node"])
+    assert (result.exit_code, result.stdout) == (0, "2 files ok\n")
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = [path]
+    for name, command in group.commands.items():
+        found += commands(command, (*path, name)) if isinstance(command, click.Group) else [(*path, name)]
+    return found
+
+
+@pytest.mark.parametrize("path", commands(cli), ids=" ".join)
+def test_help(path: tuple[str, ...]) -> None:
+    """In 80 columns; every command that does something has examples, and they name that command."""
+    result = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80)
+    assert result.exit_code == 0
+    head, _, examples = result.stdout.partition("\nExamples:\n")
+    assert all(len(line) <= 80 for line in head.splitlines())
+    assert "..." not in head.partition("\nCommands:")[2]  # summaries fit
+    is_group = isinstance(cli.commands.get(path[0]), click.Group) and len(path) == 1 if path else True
+    assert bool(examples) is not is_group
+    assert is_group or f"  chaosrunner {' '.join(path)}" in examples
+
+
+def test_help_and_version_load_nothing_of_a_run() -> None:
+    script = (
+        "import sys; from chaosrunner.cli.main import cli\n"
+        "for words in (['--version'], ['--help'], ['run', '--help'], ['timeline', '--help']):\n"
+        "    cli.main(words, prog_name='chaosrunner', standalone_mode=False)\n"
+        "heavy = {'pandas', 'pyarrow', 'kubernetes', 'aiohttp', 'httpx', 'pydantic', 'anyio', 'structlog', 'rich'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[0] == "chaosrunner 0.1.0"
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+@pytest.mark.parametrize(
+    ("words", "cursor", "offered"),
+    [
+        ("chaosrunner re", 1, {"rehearse", "report", "recover"}),
+        ("chaosrunner rehearse lab-d", 2, {"lab-delete-pod", "lab-drain-node"}),
+        ("chaosrunner init --playbook dr", 3, {"drain-node"}),
+        ("chaosrunner run x -o ", 4, {"text", "json"}),
+    ],
+)
+def test_completion(words: str, cursor: int, offered: set[str]) -> None:
+    done = chaosrunner(_CHAOSRUNNER_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(cursor))
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == offered
+
+
+def test_completion_script() -> None:
+    result = CliRunner().invoke(cli, ["completion", "bash"])
+    assert result.exit_code == 0
+    assert "_CHAOSRUNNER_COMPLETE=bash_complete" in result.stdout
