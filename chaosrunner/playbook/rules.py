@@ -76,6 +76,8 @@ def review_playbook(playbook: Playbook) -> Iterator[Finding]:
         yield from _probe(("probes", index), probe)
     for keys, expression in expressions(playbook):
         yield from _expression(playbook, keys, expression)
+    if playbook.abort is not None and not any(isinstance(step.body, Baseline) for step in playbook.steps):
+        yield Finding(("abort",), "abort is watched from the end of a baseline on, and there is none", "add a baseline")
     if not playbook.checks:
         yield Finding(("metadata",), "there are no checks, so nothing can fail", "add checks", warning=True)
 
