@@ -91,10 +91,10 @@ class Recording:
         schema = tables.REQUEST_SCHEMA
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
-        parts = [schema.empty_table(), *tables.request_batches(path, schema)]
-        if self.crashed:
-            parts.append(tables.unfinished(path).select(schema.names))
-        return pa.concat_tables(parts)
+        try:
+            return pa.concat_tables([schema.empty_table(), *tables.request_batches(path, schema, crashed=self.crashed)])
+        except (msgspec.MsgspecError, pa.ArrowInvalid) as error:
+            raise UserError(f"{path}: not a row: {error}") from None
 
 
 def find(root: Path) -> list[Path]:

@@ -110,49 +110,52 @@ def _batch(block: list[bytes], schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def request_batches(path: Path, schema: pa.Schema = REQUEST_SCHEMA) -> Iterator[pa.Table]:
+def request_batches(path: Path, schema: pa.Schema = REQUEST_SCHEMA, *, crashed: bool = False) -> Iterator[pa.Table]:
     """Request rows of a JSON lines file as Arrow tables of bounded size, in file order.
 
-    `schema`: the columns of `REQUEST_SCHEMA` that are wanted.
+    `schema`: the columns of `REQUEST_SCHEMA` that are wanted. With `crashed`, requests that were sent and have no
+    final row follow as `unfinished`: the runner died first. Raises pyarrow.ArrowInvalid or msgspec.MsgspecError for a
+    line that is no row.
     """
-    block: list[bytes] = []
-    size = 0
-    for line in lines(path):
-        if line.startswith(_REQUEST):
-            block.append(line)
-            size += len(line)
-            if size >= _BLOCK:
-                yield _batch(block, schema)
-                block, size = [], 0
-    if block:
-        yield _batch(block, schema)
-
-
-def unfinished(path: Path) -> pa.Table:
-    """Requests that were sent and have no final row, with the outcome `unfinished`: the runner died first.
-
-    `at` is the instant of the last row of the file, the last thing that the runner is known to have done.
-    """
+    wanted = schema if "request" in schema.names else schema.append(REQUEST_SCHEMA.field("request"))
     sent: dict[str, RequestSent] = {}
     seen: dict[str, RequestHeaders] = {}
     decode_sent = msgspec.json.Decoder(RequestSent).decode
     decode_headers = msgspec.json.Decoder(RequestHeaders).decode
-    name = msgspec.json.Decoder(_Name)
+
+    def parsed(block: list[bytes]) -> pa.Table:
+        table = _batch(block, wanted)
+        if crashed:
+            for name in table["request"].to_pylist():
+                sent.pop(name, None)
+                seen.pop(name, None)
+        return table.select(schema.names)
+
+    block: list[bytes] = []
+    size = 0
     last = b""
     for line in lines(path):
         last = line
-        if line.startswith(_SENT):
+        if line.startswith(_REQUEST):
+            block.append(line)
+            size += len(line)
+            if size >= _BLOCK:
+                yield parsed(block)
+                block, size = [], 0
+        elif crashed and line.startswith(_SENT):
             row = decode_sent(line)
             sent[row.request] = row
-        elif line.startswith(_HEADERS):
+        elif crashed and line.startswith(_HEADERS):
             headers = decode_headers(line)
             seen[headers.request] = headers
-        elif line.startswith(_REQUEST):
-            request = name.decode(line).request
-            sent.pop(request, None)
-            seen.pop(request, None)
-    if not sent:
-        return REQUEST_SCHEMA.empty_table()
+    if block:
+        yield parsed(block)
+    if sent:
+        yield _unfinished(sent, seen, last).select(schema.names)
+
+
+def _unfinished(sent: dict[str, RequestSent], seen: dict[str, RequestHeaders], last: bytes) -> pa.Table:
+    """`at` is the instant of the last row of the file, the last thing that the runner is known to have done."""
     end = msgspec.json.decode(last, type=_Head).at
     records = []
     for row in sent.values():
@@ -164,10 +167,6 @@ def unfinished(path: Path) -> pa.Table:
             | ({"headers": at.at, "status": at.status, "pod": at.pod} if at else {})
         )
     return pa.Table.from_pylist(records, schema=REQUEST_SCHEMA)
-
-
-class _Name(msgspec.Struct):
-    request: str
 
 
 def event_batches(path: Path, size: int = 50_000) -> Iterator[pa.Table]:

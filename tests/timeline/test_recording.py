@@ -10,7 +10,7 @@ import pytest
 
 from chaosrunner.errors import UserError
 from chaosrunner.timeline import manifest as manifests
-from chaosrunner.timeline import reader, rows
+from chaosrunner.timeline import reader, rows, tables
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.redact import MASK, Redactor
 from chaosrunner.timeline.tables import REQUEST_SCHEMA
@@ -158,3 +158,25 @@ def test_a_large_block_of_requests_keeps_order(tmp_path: Path) -> None:
     table = write(tmp_path / "r", given, close=False).requests(["id", "sent"])
     assert table["sent"].to_pylist() == [float(n) for n in range(20_000)]
     assert isinstance(table, pa.Table)
+
+
+def test_a_request_that_ended_in_an_earlier_block_is_not_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_BLOCK", 1000)
+    given: list[rows.Row] = []
+    for number in range(20):
+        given += [rows.RequestSent(at=float(number), request=f"chat-{number}", probe="chat"), request(number)]
+    given.insert(5, rows.RequestSent(at=2.5, request="chat-99", probe="chat"))
+    table = write(tmp_path / "r", given, close=False).requests(["outcome", "at"])
+    assert table["outcome"].to_pylist() == ["complete"] * 20 + ["unfinished"]
+    assert table["at"].to_pylist()[-1] == 19.9
+
+
+@pytest.mark.parametrize("line", ['{"kind":"request","at":"soon"}', '{"kind":"request_sent","at":1}'])
+def test_a_line_of_a_request_that_is_none_is_one_clear_error(tmp_path: Path, line: str) -> None:
+    recording = write(tmp_path / "r", some_rows(), close=False)
+    with (tmp_path / "r" / ROWS).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError, match=f"{ROWS}: not a row"):
+        recording.requests()
