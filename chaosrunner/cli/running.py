@@ -290,7 +290,9 @@ def _report(wanted: _Wanted, results: Results, several: bool) -> None:
     if results.remarks or (several and results.done):
         made.append(_outcome(results))
     if made:
-        render(out(), None, made)
+        console = out()
+        console.print()
+        render(console, None, made)
 
 
 def _outcome(results: Results) -> Section:

@@ -34,6 +34,7 @@ def side_by_side(runs: Sequence[Facts]) -> list[Section]:
 def _figures(runs: Sequence[Facts]) -> Section:
     section = Section("Side by side")
     figures = [(title, [cell(facts) for facts in runs]) for title, cell in _FIGURES.items()]
+    figures = [(title, cells) for title, cells in figures if any(cell.text for cell in cells)]
     names = [facts.run.drill for facts in runs]
     if len(runs) <= MOST_COLUMNS:
         rows: list[Sequence[Cell | str]] = [(title, *cells) for title, cells in figures]

@@ -15,19 +15,21 @@ def fault_name(facts: Facts, action: int) -> str:
 
 
 def losses(facts: Facts) -> list[str]:
-    """How requests were lost, in words: those that are alike in one line, most first."""
+    """How requests were lost, in words: those that are alike in one line; HTTP 200 first, then the most."""
     groups: dict[tuple[str, int | None, str, str], list[LostRequest]] = {}
     for lost in facts.lost_requests:
         where, when = _where(facts, lost)
         groups.setdefault((lost.outcome, lost.status, where, when), []).append(lost)
     lines = []
-    for (outcome, status, where, when), requests in sorted(groups.items(), key=lambda group: -len(group[1])):
+    for (outcome, status, where, when), requests in sorted(
+        groups.items(), key=lambda group: (group[0][1] != 200, -len(group[1]))
+    ):
         text = f"{len(requests)} × {outcome}" + (f", HTTP {status}" if status else "") + f", {where}"
         after = [lost.after_action for lost in requests if lost.after_action is not None]
         if after and when:
             low, high = seconds(min(after)), seconds(max(after))
             text += f", {low if low == high else f'{low} to {high}'} {when}"
-        errors = list(dict.fromkeys(one_line(lost.error, 90) for lost in requests if lost.error))
+        errors = list(dict.fromkeys(one_line(lost.error, 70) for lost in requests if lost.error))
         if errors:
             text += f": {errors[0]}" + (f" (and {plural(len(errors) - 1, 'other text')})" if errors[1:] else "")
         lines.append(text)
