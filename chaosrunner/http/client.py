@@ -31,7 +31,7 @@ from chaosrunner.http.errors import (
     TlsError,
     TransportError,
 )
-from chaosrunner.http.network import Network, ResolveError, Stream
+from chaosrunner.http.network import LimitPassed, Network, ResolveError, Stream
 from chaosrunner.timeline.clock import Clock
 
 LOCAL_ERRNOS = frozenset(
@@ -47,9 +47,13 @@ LOCAL_ERRNOS = frozenset(
         errno.EPERM,
     }
 )
-"""Errors of a socket call that are about this machine, not about the target."""
+"""Errors of a socket call that are about this machine, not about the target: descriptors, memory, local ports, a local
+firewall, no route. ENETUNREACH is nearly always the answer of our own routing table; a router that has lost the route
+says it too (ICMP net unreachable). One that proves nothing of the service leaves a run inconclusive, not passed."""
 
 UNREACHABLE_ERRNOS = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN})
+"""Of a connection attempt: nobody answers there. The system's own SYN retries ran out, the last hop finds no such host
+(no answer to ARP, ICMP host unreachable), or a firewall on the way says no (ICMP administratively prohibited)."""
 RESET_ERRNOS = frozenset({errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE})
 
 
@@ -73,6 +77,9 @@ class Timings:
     """When the connection was ready for the request; None if it had been open already."""
     headers: float | None = None
     """When status and headers were there."""
+    ended: float | None = None
+    """When the exchange ended: its last bytes came, it failed, a limit of the transport passed. However late that was
+    noticed; None while it goes on, and where the caller left it."""
 
 
 class Read(NamedTuple):
@@ -106,6 +113,7 @@ class StreamClient:
         self._base = check_url(base_url)
         self._clock = clock
         self.timeouts = timeouts if timeouts is not None else Timeouts()
+        self._network = Network(clock)
         # One httpx client per user: its pool looks at every connection for every connection at each request.
         self._client = httpx.AsyncClient(
             headers={"accept-encoding": "identity", "user-agent": "chaosrunner", **(headers or {})},
@@ -115,15 +123,14 @@ class StreamClient:
                     max_keepalive_connections=1 if connection == "reused" else 0,
                     http1=True,
                     http2=False,
-                    network_backend=Network(clock),
+                    network_backend=self._network,
                 )
             ),
             timeout=httpx.Timeout(None, connect=self.timeouts.connect),
             follow_redirects=False,
             trust_env=False,
         )
-        self.opened: float | None = None
-        """When the latest connection was opened, seconds."""
+        self._latest: Stream | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -174,6 +181,7 @@ class Exchange:
         self._clock = clock
         self._timeouts = client.timeouts
         self._response: httpx.Response | None = None
+        self._stream: Stream | None = None
         self._scope = anyio.CancelScope()
         self.timings = Timings(sent=math.nan)
         self.status: int | None = None
@@ -181,7 +189,7 @@ class Exchange:
         self.connection: str | None = None
         """Our end of the connection, `address:port`: what the other side's logs call it, too."""
         self.remote: str | None = None
-        """The other end, `address:port`."""
+        """The other end, `address:port`; where no connection came about, the address that was tried last."""
         self.opened: float | None = None
         """When the connection was opened, seconds."""
         self.reused: bool | None = None
@@ -196,14 +204,15 @@ class Exchange:
             with self._scope:
                 self._response = await self._transport.send(self._request, stream=True)
         except httpx.TransportError as error:
+            self.timings.ended = self._failed_at(error)
             raise self._before_headers(error) from error
         if self._response is None:
+            self.timings.ended = self._clock.from_monotonic(self._scope.deadline)
             raise FirstByteTimeout(f"no headers within {self._timeouts.first_byte:g} s")
-        self._stream: Stream = self._response.extensions["network_stream"]
-        self.timings.headers = self._stream.read_at
+        self._note_connection(self._response.extensions["network_stream"])
+        self.timings.headers = self._read_at
         self.status = self._response.status_code
         self.headers = self._response.headers
-        self._note_connection(self._stream)
         # Nobody asked for a content coding, yet some servers and proxies compress all the same.
         coded = "content-encoding" in self.headers
         self._reads = self._response.aiter_bytes() if coded else self._response.aiter_raw()
@@ -224,30 +233,52 @@ class Exchange:
         try:
             data = await anext(self._reads)
         except StopAsyncIteration:
+            self.timings.ended = self._read_at
             self.ended_properly = True if _has_an_end(self._response, self._request.method) else None
             raise
         except httpx.TransportError as error:
+            self.timings.ended = self._read_at
             raise _after_headers(error) from error
         except httpx.DecodingError as error:
+            self.timings.ended = self._read_at
             raise StreamCut("bad_chunk", f"content coding: {error}") from error
-        return Read(self._stream.read_at, data)
+        return Read(self._read_at, data)
+
+    @property
+    def _read_at(self) -> float:
+        """When the latest bytes came, or the end of the connection."""
+        assert self._stream is not None
+        return self._stream.read_at
 
     async def _trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Follow the connection's life; httpcore names the events after the call that it makes."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self.timings.connected = self.opened = self._client.opened = self._clock.now()
             self.reused = False
             self._note_connection(info["return_value"])
+            self.timings.connected = self.opened
+        elif event == "connection.connect_tcp.failed":
+            self.remote = _address(self._client._network.tried)
         elif event == "http11.send_request_headers.started":
-            if self.reused is None:
+            if self.reused is None and self._client._latest is not None:
                 self.reused = True
-                self.opened = self._client.opened
+                self._note_connection(self._client._latest)
             if self._timeouts.first_byte is not None:
                 self._scope.deadline = anyio.current_time() + self._timeouts.first_byte
 
     def _note_connection(self, stream: Stream) -> None:
+        self._stream = self._client._latest = stream
+        self.opened = stream.opened
         self.connection = _address(stream.get_extra_info("client_addr"))
         self.remote = _address(stream.get_extra_info("server_addr"))
+
+    def _failed_at(self, error: httpx.TransportError) -> float:
+        for cause in _causes(error):
+            if isinstance(cause, LimitPassed):
+                return cause.at
+        # What came of this exchange, if only the end; an earlier one may have left its time in the connection.
+        if self._stream is not None and self._stream.read_at >= self.timings.sent:
+            return self._stream.read_at
+        return self._clock.now()
 
     def _before_headers(self, error: httpx.TransportError) -> TransportError:
         failure = _Failure.of(error)
@@ -264,7 +295,7 @@ class Exchange:
             return ConnectReset(text, errno=number)
         if isinstance(error, httpx.ConnectTimeout):
             return ConnectTimeout(f"no connection within {self._timeouts.connect:g} s")
-        if number in UNREACHABLE_ERRNOS:
+        if number in UNREACHABLE_ERRNOS and self.reused is None:
             return ConnectTimeout(text, errno=number)
         if isinstance(error, httpx.ConnectError):
             return TlsError("closed by the peer in the TLS handshake")

@@ -26,7 +26,7 @@ class ConnectRefused(TransportError):
 
 
 class ConnectTimeout(TransportError):
-    """No connection within the limit, or the target's host reported as unreachable (EHOSTUNREACH, EHOSTDOWN)."""
+    """No connection within the limit, or the host is reported as unreachable (EHOSTUNREACH, EHOSTDOWN, ETIMEDOUT)."""
 
 
 class ConnectReset(TransportError):
@@ -41,7 +41,7 @@ class TlsError(TransportError):
 
 
 class NoResponse(TransportError):
-    """The connection was closed in order before headers, or what came was not HTTP."""
+    """Connected, but then closed in order before headers, no HTTP, or no more answer to TCP itself (ETIMEDOUT)."""
 
 
 class FirstByteTimeout(TransportError):
@@ -64,7 +64,10 @@ class StreamCut(TransportError):
 
 
 class LocalFault(TransportError):
-    """Our own side failed: name resolution, descriptors, local ports, memory, no route. Says nothing of the target."""
+    """Our own side failed: name resolution, descriptors, local ports, memory, no route (ENETUNREACH), a local firewall.
+
+    Says nothing of the target.
+    """
 
     def __init__(self, text: str, *, errno: int | None = None, after_headers: bool = False) -> None:
         super().__init__(text, errno=errno)

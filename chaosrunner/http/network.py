@@ -25,11 +25,21 @@ class ResolveError(httpcore.ConnectError):
     """The name could not be resolved: our side's doing, not the target's."""
 
 
+class LimitPassed(httpcore.ConnectTimeout):
+    """No connection within the limit, which passed at `at` (seconds on the recording's clock)."""
+
+    def __init__(self, text: str, at: float) -> None:
+        super().__init__(text)
+        self.at = at
+
+
 class Network(httpcore.AsyncNetworkBackend):
-    """Opens connections. Raises httpcore's ConnectError and ConnectTimeout with the cause attached."""
+    """Opens connections. Raises httpcore's ConnectError, with the cause attached, and LimitPassed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.tried: Any = None
+        """Socket address of the latest attempt; None where the name could not be resolved."""
 
     async def connect_tcp(
         self,
@@ -40,18 +50,21 @@ class Network(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> Stream:
         """Try the addresses of `host` one after the other, each for its share of `timeout` (seconds)."""
+        self.tried = None
         addresses = await self._resolve(host, port, timeout)
         failures: list[Exception] = []
         for family, kind, protocol, _, address in addresses:
+            self.tried = address
             try:
-                with anyio.fail_after(None if timeout is None else timeout / len(addresses)):
+                with anyio.fail_after(None if timeout is None else timeout / len(addresses)) as scope:
                     return await self._open(socket.socket(family, kind, protocol), address)
             except (OSError, TimeoutError) as error:
                 failures.append(error)
+        text = f"cannot connect to {host}"
         # An address that answered, if only to refuse, says more than one that did not.
-        silent = all(isinstance(failure, TimeoutError) and not failure.errno for failure in failures)
-        kind = httpcore.ConnectTimeout if silent else httpcore.ConnectError
-        raise _with_context(kind(f"cannot connect to {host}"), ExceptionGroup(host, failures))
+        if all(isinstance(failure, TimeoutError) and not failure.errno for failure in failures):
+            raise LimitPassed(text, self._clock.from_monotonic(scope.deadline))
+        raise _with_context(httpcore.ConnectError(text), ExceptionGroup(host, failures))
 
     async def _resolve(self, host: str, port: int, timeout: float | None) -> list[Any]:
         try:
@@ -75,24 +88,30 @@ class Network(httpcore.AsyncNetworkBackend):
 
 
 class Stream(asyncio.Protocol, httpcore.AsyncNetworkStream):
-    """One connection. `read_at` is when the bytes of the latest read came, seconds on the recording's clock."""
+    """One connection. Times are seconds on the recording's clock."""
 
     def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._now = clock.now
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._size = 0
         self._held = False
         self._ended = False
+        self._ended_at = 0.0
         self._lost: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
+        self.opened = 0.0
+        """When it was ready for a request: after the TLS handshake, where there is one."""
         self.read_at = 0.0
+        """When what the latest read returned came: bytes, the end, the failure."""
 
     # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.opened = self._now()
 
     def data_received(self, data: bytes) -> None:
         self._waiting.append((self._now(), data))
@@ -103,14 +122,18 @@ class Stream(asyncio.Protocol, httpcore.AsyncNetworkStream):
         _wake(self._reader)
 
     def eof_received(self) -> None:
-        self._ended = True
+        self._end()
         _wake(self._reader)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = True
+        self._end()
         self._lost = exc
         _wake(self._reader)
         _wake(self._writer)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended, self._ended_at = True, self._now()
 
     def pause_writing(self) -> None:
         self._writer = asyncio.get_running_loop().create_future()
@@ -124,9 +147,10 @@ class Stream(asyncio.Protocol, httpcore.AsyncNetworkStream):
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """The bytes of one receive; empty at the end. No limit of time: the caller has its own."""
         while not self._waiting:
-            if self._lost is not None:
-                raise _with_context(httpcore.ReadError(str(self._lost)), self._lost)
             if self._ended:
+                self.read_at = self._ended_at
+                if self._lost is not None:
+                    raise _with_context(httpcore.ReadError(str(self._lost)), self._lost)
                 return b""
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
@@ -153,16 +177,16 @@ class Stream(asyncio.Protocol, httpcore.AsyncNetworkStream):
     ) -> Stream:
         assert self._transport is not None
         try:
-            with anyio.fail_after(timeout):
+            with anyio.fail_after(timeout) as scope:
                 self._transport = await asyncio.get_running_loop().start_tls(
                     self._transport, self, ssl_context, server_hostname=server_hostname
                 )
-        except TimeoutError as error:
-            await self.aclose()
-            raise httpcore.ConnectTimeout("no TLS handshake") from error
         except OSError as error:
             await self.aclose()
+            if isinstance(error, TimeoutError) and not error.errno:
+                raise LimitPassed("no TLS handshake", self._clock.from_monotonic(scope.deadline)) from error
             raise httpcore.ConnectError(str(error)) from error
+        self.opened = self._now()
         return self
 
     def get_extra_info(self, info: str) -> Any:

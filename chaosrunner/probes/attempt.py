@@ -77,6 +77,8 @@ class _Attempt:
         self._transport: TransportError | None = None
         self._limit: Limit | None = None
         self._pod: str | None = None
+        self._ended: float | None = None
+        """None: not ended, or cancelled, which is an end at once."""
         self.sent = clock.now()
         self.cancelled = False
 
@@ -84,24 +86,32 @@ class _Attempt:
         # A scope's deadline is on the loop's clock, which runs like ours.
         shift = anyio.current_time() - self._clock.now()
         total = self.sent + self._spec.limits.total
-        limit: Limit = "total"
+        limit: Limit
+        deadline, limit = total, "total"
+        last = self.sent
         exchange, transcript = self._exchange, self._transcript
         try:
             with anyio.CancelScope(deadline=total + shift) as scope:
                 async with exchange:
                     transcript = self._headers_came(emit)
                     assert exchange.timings.headers is not None
-                    deadline, limit = self._next_limit(exchange.timings.headers, total)
+                    last = exchange.timings.headers
+                    deadline, limit = self._next_limit(last, total)
                     scope.deadline = deadline + shift
-                    async for at, data in exchange:
-                        if not transcript.feed(at, data):
+                    async for last, data in exchange:
+                        if not transcript.feed(last, data):
                             break
-                        deadline, limit = self._next_limit(at, total)
-                        scope.deadline = deadline + shift
+                        # A limit that has passed stays, although a last read may yet be taken.
+                        if not scope.cancel_called:
+                            deadline, limit = self._next_limit(last, total)
+                            scope.deadline = deadline + shift
         except TransportError as error:
             self._transport = error
         if scope.cancelled_caught:
             self._limit = limit
+            self._ended = max(deadline, last)
+        else:
+            self._ended = exchange.timings.ended or last
         transcript.end()
 
     def _headers_came(self, emit: Emit) -> Transcript:
@@ -111,7 +121,13 @@ class _Attempt:
         if self._spec.pod_header is not None:
             self._pod = exchange.headers.get(self._spec.pod_header)
         emit(
-            RequestHeaders(at=exchange.timings.headers, request=self._planned.id, status=exchange.status, pod=self._pod)
+            RequestHeaders(
+                at=exchange.timings.headers,
+                request=self._planned.id,
+                status=exchange.status,
+                pod=self._pod,
+                remote=exchange.remote,
+            )
         )
         if exchange.status >= 300:
             self._transcript = Transcript(self._dialect, "raw")
@@ -137,7 +153,7 @@ class _Attempt:
         judgement = judge(self._seen(tokens, watch))
         text = self._error_text(judgement.outcome in SUCCESSES) or judgement.reason
         return Request(
-            at=self._clock.now(),
+            at=self._clock.now() if self._ended is None else self._ended,
             request=self._planned.id,
             probe=spec.name,
             outcome=judgement.outcome,

@@ -154,6 +154,8 @@ class RequestHeaders(Base, tag_field="kind", tag="request_headers"):
     status: int
     pod: str | None = None
     """The serving Pod as the response header names it (a Pod's name or address)."""
+    remote: str | None = None
+    """The other end of the connection, `address:port`."""
 
 
 class Usage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -192,7 +194,9 @@ class Request(Base, tag_field="kind", tag="request"):
     status: int | None = None
     pod: str | None = None
     remote: str | None = None
+    """The other end of the connection, `address:port`; where none came about, the address that was tried last."""
     connection: str | None = None
+    """Our end of it, `address:port`; what tells connections apart."""
     opened: float | None = None
     """When the connection was opened."""
     reused: bool | None = None

@@ -10,7 +10,9 @@ import resource
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -95,6 +97,42 @@ async def test_a_read_has_the_time_of_its_arrival_however_late_it_is_taken() -> 
             await anyio.sleep(0.4)
             times = [read.at - first.at async for read in response]
     assert times == [pytest.approx(0.1, abs=0.05), pytest.approx(0.2, abs=0.05)]
+
+
+@pytest.mark.parametrize("end", [None, Conversation.fin, Conversation.reset])
+async def test_the_end_has_the_time_of_its_arrival_however_late_it_is_noticed(
+    end: Callable[[Conversation], Awaitable[None]] | None,
+) -> None:
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(OK_SSE + chunk(b"one"))
+        await asyncio.sleep(0.1)
+        await (conversation.write(LAST_CHUNK) if end is None else end(conversation))
+
+    async with serve(script) as server, StreamClient(server.url, clock=Clock()) as client:
+        exchange = client.stream("GET", "/")
+        with suppress(StreamCut):
+            async with exchange:
+                first = await anext(exchange)
+                assert exchange.timings.ended is None
+                await anyio.sleep(0.4)
+                await anext(exchange, None)
+        assert exchange.timings.ended is not None
+        assert exchange.timings.ended - first.at == pytest.approx(0.11, abs=0.05)
+
+
+async def test_a_limit_has_its_own_instant_however_late_it_is_noticed() -> None:
+    async with serve(lambda _: asyncio.sleep(5)) as server:
+        clock, timeouts = Clock(), Timeouts(connect=0.3, first_byte=0.3)
+        for url, error in ((server.url, FirstByteTimeout), (server.url.replace("http", "https"), ConnectTimeout)):
+            async with StreamClient(url, clock=clock, timeouts=timeouts, insecure=True) as client:
+                exchange = client.stream("GET", "/")
+                asyncio.get_running_loop().call_later(0.2, time.sleep, 0.4)
+                with pytest.raises(error):
+                    async with exchange:
+                        pass
+                assert clock.now() - exchange.timings.sent > 0.55
+                assert exchange.timings.ended is not None
+                assert exchange.timings.ended - exchange.timings.sent == pytest.approx(0.3, abs=0.05)
 
 
 async def test_a_large_answer_read_slowly() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from chaosrunner.probes import Limits, Shape
+from chaosrunner.probes import Expect, Limits, Overrides, Shape, probe_once
+from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import Outcome
+from chaosrunner.timeline.rows import RequestHeaders, Row
 from tests.http.scripted import LAST_CHUNK, OK_SSE, Conversation, answer, chunk, serve
 from tests.probes.helpers import QUICK, Rows, ask, ask_script, run_until, spec_for
 
@@ -177,6 +181,48 @@ async def test_the_total_limit() -> None:
     assert (await ask_script(silence, limits=limits)).outcome == Outcome.DEADLINE_EXCEEDED
 
 
+def hold_up(when: type[Row], delay: float, seconds: float, rows: Rows) -> Callable[[Row], None]:
+    """An emit after which the loop stands still: `delay` after a row of that type, for so many seconds."""
+
+    def emit(row: Row) -> None:
+        rows.emit(row)
+        if isinstance(row, when):
+            if delay:
+                asyncio.get_running_loop().call_later(delay, time.sleep, seconds)
+            else:
+                time.sleep(seconds)
+
+    return emit
+
+
+async def test_the_end_is_when_the_last_byte_came() -> None:
+    whole = OK_SSE + b"".join(chunk(body(payload)) for payload in ALL) + LAST_CHUNK
+    async with serve(plain(whole)) as server:
+        rows = Rows()
+        emit = hold_up(RequestHeaders, 0.0, 0.3, rows)
+        request = await probe_once(spec_for(server.url), Overrides(), Expect(), emit, Clock())
+    assert request.outcome == Outcome.COMPLETE
+    assert request.at == request.last_token == request.headers, "all came in one receive"
+
+
+@pytest.mark.parametrize(
+    ("script", "after", "limits", "outcome"),
+    [
+        (stream(TOKEN, end=silence), 0.4, QUICK, Outcome.STALLED_STREAM),
+        (stream(*ALL, end=silence), 0.3, QUICK, Outcome.COMPLETE_MISSING_DONE),
+        (stream(TOKEN, end=silence), 0.4, replace(QUICK, byte_idle=9, token_idle=0.4), Outcome.STALLED_STREAM),
+    ],
+)
+async def test_the_end_is_when_a_limit_passed(script: Any, after: float, limits: Limits, outcome: Outcome) -> None:
+    async with serve(script) as server:
+        rows = Rows()
+        emit = hold_up(RequestHeaders, 0.2, 0.5, rows)
+        request = await probe_once(spec_for(server.url, limits=limits), Overrides(), Expect(), emit, Clock())
+    assert request.outcome == outcome
+    assert request.last_token is not None
+    assert request.at - request.last_token == pytest.approx(after, abs=0.02)
+
+
 async def test_a_whole_answer_may_take_as_long_as_the_total_limit() -> None:
     async def script(conversation: Conversation) -> None:
         await asyncio.sleep(0.8)
@@ -206,6 +252,7 @@ async def test_the_serving_pod_comes_from_a_header() -> None:
         request = rows.requests[0]
         assert (request.pod, rows.headers[0].pod) == ("chat-7", "chat-7")
         assert rows.headers[0].at == request.headers
+        assert rows.headers[0].remote == request.remote
         assert rows.sent[0].at == request.sent
         assert request.remote == server.url.removeprefix("http://")
         assert request.connection == server.seen[0].peer
