@@ -12,11 +12,12 @@ from chaosrunner.analysis.requests import Mask
 from chaosrunner.analysis.spans import evidence
 
 
-def exposure(picture: Picture) -> Exposure:
+def exposure(picture: Picture, probe: str | None = None) -> Exposure:
     """With T = fault sent: exposed = requests sent <= T < end, served by the victim; loss = exposed and not a success
-    / exposed. Unplaced requests across T bound it: see `bounds`."""
-    victims = [_victim(picture, call, pod) for call, pod in picture.victims]
-    across = unplaced_across(picture)
+    / exposed. Unplaced requests across T bound it: see `bounds`. With `probe`, only its requests count."""
+    mine = _of_probe(picture, probe)
+    victims = [_victim(picture, call, pod, mine) for call, pod in picture.victims]
+    across = unplaced_across(picture, probe)
     exposed, lost = sum(victim.exposed for victim in victims), sum(victim.lost for victim in victims)
     lower, upper = bounds(exposed, lost, *_split(picture, across))
     return Exposure(
@@ -26,17 +27,21 @@ def exposure(picture: Picture) -> Exposure:
         lower=lower,
         upper=upper,
         unplaced=int(np.count_nonzero(across)),
-        unplaced_total=int(np.count_nonzero(picture.unplaced)),
+        unplaced_total=int(np.count_nonzero(picture.unplaced & mine)),
         victims=victims,
     )
 
 
-def unplaced_across(picture: Picture) -> Mask:
+def unplaced_across(picture: Picture, probe: str | None = None) -> Mask:
     """Requests across any of the faults whose Pod is not known."""
     across = np.zeros(len(picture.requests), dtype=bool)
     for call, _ in picture.victims:
         across |= _flying(picture, call) & picture.unplaced
-    return across
+    return across & _of_probe(picture, probe)
+
+
+def _of_probe(picture: Picture, probe: str | None) -> Mask:
+    return np.ones(len(picture.requests), dtype=bool) if probe is None else picture.requests.of_probe(probe)
 
 
 def _flying(picture: Picture, call: Call) -> Mask:
@@ -57,14 +62,14 @@ def _split(picture: Picture, mask: Mask) -> tuple[int, int]:
     return good, int(np.count_nonzero(mask)) - good
 
 
-def _victim(picture: Picture, call: Call, pod: PodState | None) -> VictimExposure:
+def _victim(picture: Picture, call: Call, pod: PodState | None, mine: Mask) -> VictimExposure:
     requests = picture.requests
-    flying = _flying(picture, call)
+    flying = mine & _flying(picture, call)
     unplaced = flying & picture.unplaced
     on = np.zeros(len(requests), dtype=bool) if pod is None else picture.on(pod)
     exposed = flying & on
     lost = exposed & ~requests.success
-    late = on & requests.in_service & (requests.sent > call.at)
+    late = mine & on & requests.in_service & (requests.sent > call.at)
     count, losses = int(np.count_nonzero(exposed)), int(np.count_nonzero(lost))
     lower, upper = bounds(count, losses, *_split(picture, unplaced))
     return VictimExposure(

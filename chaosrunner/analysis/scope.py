@@ -119,7 +119,7 @@ class MetricScope:
 
     @cached_property
     def exposure(self) -> Exposure:
-        return exposure(self.picture)
+        return exposure(self.picture, self._probe)
 
     def _loss(self, args: Args, window: float | None) -> Value:
         found = self.exposure
@@ -242,7 +242,7 @@ class MetricScope:
                 mask = requests.success & requests.counted & self._mask(args, None, 1)
                 rows = [] if least is None else requests.ids(mask & (requests.latency(args[0]) >= least))
             case "unplaced":
-                rows = requests.ids(unplaced_across(picture))
+                rows = requests.ids(unplaced_across(picture, self._probe))
             case "loss_on_victim" | "exposed":
                 rows = [row for victim in self.exposure.victims for row in victim.evidence]
             case _ if name in MILESTONES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from chaosrunner.analysis import ProbeContext, Slo
 from chaosrunner.timeline import rows
@@ -190,3 +191,22 @@ def test_the_baseline_holds_requests_that_end_after_the_fault() -> None:
         warm[row.at] = analysis.scope().value("replacement.warm", (), None)
     assert (warm[24.9], warm[25.0], warm[60.0]) == (False, True, True)
     assert facts(tape).replacements[0].milestones.warm.at == 12.0
+
+
+def test_the_loss_on_the_victim_of_one_probe() -> None:
+    tape = Tape()
+    settled(tape, "a", "b")
+    tape.request(9.0, 12.0, "cut_stream", status=200, pod="a", probe="chat")
+    tape.request(9.0, 12.0, pod="a", probe="batch")
+    tape.request(9.0, 12.0, probe="batch")
+    tape.evict(10.0, "a")
+    tape.end(20.0)
+    (plain,) = context("loss_on_victim == 0").checks
+    checks = tuple(structs.replace(plain, probe=probe, name=probe) for probe in ("chat", "batch", "absent"))
+    found = facts(tape, context(checks=checks))
+    assert [(check.check, check.verdict) for check in found.checks] == [
+        ("chat", "failed"),
+        ("batch", "passed"),
+        ("absent", "skipped"),
+    ]
+    assert (found.exposure.exposed, found.exposure.lost, found.exposure.unplaced) == (2, 1, 1)
