@@ -95,6 +95,8 @@ def validate(path: str | Path, parameters: Mapping[str, str] | None = None) -> l
     """
     name = str(path)
     known = {**locate.available("playbooks"), **locate.available("drills")}
+    if name not in known and "/" not in name and not Path(name).exists() and (hint := suggest(name, known)):
+        raise UserError(f"no such file: {name} ({hint})")
     file = known[name] if name in known else locate.resolve(name if "/" in name else f"./{name}", "drills")
     try:
         document = source.read(file)

@@ -108,6 +108,8 @@ def test_validate(tmp_path: Path) -> None:
     assert f"{bad}:4:1: " in result.stderr
     assert 'did you mean "playbook"?' in result.stderr
     assert result.stderr.splitlines()[-1].endswith("in 2 files")
+    result = CliRunner().invoke(cli, ["validate", "drain-nod"])
+    assert result.stderr == 'no such file: drain-nod (did you mean "drain-node"?)\n1 error in 1 file\n'
     result = CliRunner().invoke(cli, ["validate", "lab-drain-node", "drain-node"])
     assert (result.exit_code, result.stdout) == (0, "2 files ok\n")
 
