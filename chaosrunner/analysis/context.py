@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from chaosrunner.analysis.selectors import Selector, parse_selector
 from chaosrunner.playbook.expressions import Expression, parse
+from chaosrunner.playbook.selectors import Selector, parse_selector
 from chaosrunner.timeline.manifest import Manifest
 
 

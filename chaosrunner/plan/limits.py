@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from chaosrunner.cluster.resources import labels, meta
 from chaosrunner.faults.base import Object
-from chaosrunner.plan.selectors import selects
 from chaosrunner.playbook.models import Limits
+from chaosrunner.playbook.selectors import selects
 
 
 @dataclass(frozen=True)

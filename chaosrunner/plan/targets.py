@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from chaosrunner.errors import UserError
-from chaosrunner.plan.selectors import selects
 from chaosrunner.playbook.base import Quantity
 from chaosrunner.playbook.models import NodeTarget, Pick, PodSource, Uncordon
+from chaosrunner.playbook.selectors import selects
 from chaosrunner.timeline import rows
 
 Object = dict[str, Any]

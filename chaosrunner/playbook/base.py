@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from chaosrunner.playbook import durations
+from chaosrunner.playbook.selectors import parse_selector
 
 
 class Model(BaseModel):
@@ -214,14 +214,6 @@ class Quantity:
         }
 
 
-_KEY = r"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9](?:[-\w.]*[A-Za-z0-9])?"
-_VALUE = r"(?:[A-Za-z0-9](?:[-\w.]*[A-Za-z0-9])?)?"
-_REQUIREMENT = re.compile(
-    rf"\s*(?:!\s*{_KEY}|{_KEY}\s*(?:={{1,2}}|!=)\s*{_VALUE}|{_KEY}\s+(?:not)?in\s*\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\)|{_KEY})\s*",
-    re.ASCII,
-)
-
-
 def read_selector(value: Any) -> str:
     """A label selector as kubectl's `-l` takes it, or a mapping of labels; never an empty one.
 
@@ -233,14 +225,8 @@ def read_selector(value: Any) -> str:
         raise ValueError('expected a label selector like "app=chat,tier!=batch"')
     if not value.strip():
         raise ValueError("the selector is empty; an empty selector matches everything, name the labels")
-    at = 0
-    while True:
-        match = _REQUIREMENT.match(value, at)
-        if match is None or (match.end() < len(value) and value[match.end()] != ","):
-            raise ValueError(f'"{value}" is no label selector; write it like "app=chat,tier in (web, api)"')
-        if match.end() == len(value):
-            return value.strip()
-        at = match.end() + 1
+    parse_selector(value)
+    return value.strip()
 
 
 Selector = Annotated[

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from chaosrunner.analysis import AnalysisContext, Facts, ProbeContext, Slo
-from chaosrunner.analysis.selectors import parse_selector
+from chaosrunner.playbook.selectors import parse_selector
 from tests.analysis.captures import gpu, kubernetes, real_drill
 from tests.analysis.tape import Tape, checked, codes, context, facts, finding, live, replay
 

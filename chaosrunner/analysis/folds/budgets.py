@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaosrunner.analysis.selectors import read_selector
+from chaosrunner.playbook.selectors import read_selector
 from chaosrunner.timeline.rows import Pdb
 
 
