@@ -8,7 +8,7 @@ from chaosrunner.analysis.facts import Facts
 from chaosrunner.analysis.folds.pods import PodState
 from chaosrunner.analysis.observations import Observations
 from chaosrunner.analysis.picture import Picture
-from chaosrunner.analysis.placement import holder
+from chaosrunner.analysis.placement import serving
 from chaosrunner.analysis.scope import MetricScope
 from chaosrunner.timeline.rows import Row
 
@@ -41,20 +41,19 @@ class Live:
         return facts(self.picture())
 
     def in_flight(self, uid: str | None = None) -> int:
-        """Requests sent and not ended: all, or those whose response headers named this Pod."""
+        """Requests sent and not ended: all, or those on this Pod, as `in_flight_by_pod` places them."""
         if uid is None:
             return len(self.observations.flight.requests)
         return self.in_flight_by_pod().get(uid, 0)
 
     def in_flight_by_pod(self) -> dict[str, int]:
-        """Pod UID -> requests in flight on it. Requests without headers yet are on no Pod."""
+        """Pod UID -> requests in flight on it: by the response header or, where the probe has none, the peer's address.
+
+        Requests without headers yet are on no Pod.
+        """
         counts: dict[str, int] = {}
         for flying in self.observations.flight.requests.values():
-            pod = (
-                None
-                if flying.label is None
-                else holder(self.observations.pods, flying.label, self.observations.last_at)
-            )
+            pod = serving(flying, self.observations.pods, self.context)
             if pod is not None:
                 counts[pod.uid] = counts.get(pod.uid, 0) + 1
         return counts

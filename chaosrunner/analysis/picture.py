@@ -16,7 +16,7 @@ from chaosrunner.analysis.folds.actions import Call
 from chaosrunner.analysis.folds.endpoints import RESOURCE as ENDPOINTS
 from chaosrunner.analysis.folds.pods import Moment, PodState
 from chaosrunner.analysis.observations import Observations
-from chaosrunner.analysis.placement import UNPLACED, holder, place
+from chaosrunner.analysis.placement import UNPLACED, place, serving
 from chaosrunner.analysis.requests import Codes, Mask
 from chaosrunner.analysis.warm import WarmRule, Warmth
 
@@ -128,11 +128,11 @@ class Picture:
         return np.asarray(self.requests.in_service & (self.placed == UNPLACED))
 
     def pending_on(self, pod: PodState) -> list[float]:
-        """Send times of the requests in flight on this Pod, as far as their headers told."""
+        """Send times of the requests in flight on this Pod, as far as that is known."""
         return [
             flying.sent.at
             for flying in self.observations.flight.requests.values()
-            if flying.label is not None and holder(self.pods, flying.label, self.now) is pod
+            if serving(flying, self.pods, self.context) is pod
         ]
 
     # --- warm ---

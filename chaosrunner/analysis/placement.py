@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from chaosrunner.analysis.context import AnalysisContext
+from chaosrunner.analysis.folds.flight import Flying
 from chaosrunner.analysis.folds.pods import Pods, PodState
 from chaosrunner.analysis.requests import NONE, Codes, Floats, Requests
 
@@ -33,6 +34,16 @@ def place(requests: Requests, pods: Pods, context: AnalysisContext) -> Codes:
         by_address = _resolve(remote, requests.vocabulary["remote"].words, when, pods, positions)
         placed = np.where(placed == UNPLACED, by_address, placed)
     return placed
+
+
+def serving(flying: Flying, pods: Pods, context: AnalysisContext) -> PodState | None:
+    """The Pod that serves a request in flight, by the rules of `place`; None before its headers came."""
+    if flying.headers is None:
+        return None
+    label = flying.label
+    if label is None and context.probe(flying.sent.probe).pod_header is None:
+        label = flying.remote
+    return None if label is None else holder(pods, label, flying.headers)
 
 
 def holder(pods: Pods, label: str, at: float) -> PodState | None:

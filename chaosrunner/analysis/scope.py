@@ -15,7 +15,7 @@ from chaosrunner.analysis.folds.actions import Call
 from chaosrunner.analysis.folds.pods import PodState
 from chaosrunner.analysis.goodput import good_mask, good_share, goodput
 from chaosrunner.analysis.picture import PODS, Picture
-from chaosrunner.analysis.placement import UNPLACED, holder
+from chaosrunner.analysis.placement import UNPLACED, serving
 from chaosrunner.analysis.requests import Mask
 from chaosrunner.analysis.spans import evidence
 from chaosrunner.playbook.expressions import Value
@@ -113,7 +113,7 @@ class MetricScope:
         target = None if self._target is None else self.picture.pods.by_uid.get(self._target)
         if target is None:
             return None
-        return len([f for f in flying if f.label and holder(self.picture.pods, f.label, self.picture.now) is target])
+        return len([f for f in flying if serving(f, self.picture.pods, self.picture.context) is target])
 
     # --- exposure ---
 

@@ -277,6 +277,13 @@ def review_drill(drill: Drill, playbook: Playbook) -> Iterator[tuple[bool, Findi
             if isinstance(node, Metric) and node.name in ("alert", "alert_fired"):
                 for finding in _alert(keys, node, drill):
                     yield True, finding
+        of_target = any(isinstance(node, Metric) and "target" in node.args for node in walk(expression))
+        if of_target and drill.endpoint.pod_header is None and keys[-1] in ("when", "expression"):
+            message = (
+                "in_flight(target) can only be known if the URL reaches a single Pod directly: no response header "
+                "names the serving Pod, so the step may never fire"
+            )
+            yield True, Finding(keys, message, "give endpoint.pod_header in the drill", warning=True)
     placed = drill.endpoint.pod_header
     if placed is None and any(metrics(check.check) & _OF_THE_VICTIM for check in playbook.checks):
         yield False, Finding(

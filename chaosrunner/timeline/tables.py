@@ -164,7 +164,7 @@ def _unfinished(sent: dict[str, RequestSent], seen: dict[str, RequestHeaders], l
             {field.name: _DEFAULTS.get(field.name) for field in REQUEST_SCHEMA}
             | {"id": row.id, "at": end, "request": row.request, "probe": row.probe, "sent": row.at}
             | {"outcome": Outcome.UNFINISHED.value, "shape": row.shape, "once": row.once, "scheduled": row.scheduled}
-            | ({"headers": at.at, "status": at.status, "pod": at.pod} if at else {})
+            | ({"headers": at.at, "status": at.status, "pod": at.pod, "remote": at.remote} if at else {})
         )
     return pa.Table.from_pylist(records, schema=REQUEST_SCHEMA)
 

@@ -115,7 +115,11 @@ class Tape:
         row = rows.Request(at=ended, request=f"{probe}-{number}", probe=probe, outcome=outcome, sent=sent, **fields)
         self.add(rows.RequestSent(at=sent, request=row.request, probe=probe, shape=row.shape, once=row.once))
         if row.headers is not None and row.status is not None:
-            self.add(rows.RequestHeaders(at=row.headers, request=row.request, status=row.status, pod=row.pod))
+            self.add(
+                rows.RequestHeaders(
+                    at=row.headers, request=row.request, status=row.status, pod=row.pod, remote=row.remote
+                )
+            )
         self.add(row)
         return row
 

@@ -145,7 +145,7 @@ def test_no_context_is_guessed(tmp_path: Path) -> None:
 
 def test_warnings_do_not_keep_a_drill_from_running(tmp_path: Path) -> None:
     bound = load_drill(write(tmp_path, drill=changed(DRILL, (", pod_header: x-pod", ""))))
-    assert [problem.severity for problem in bound.warnings] == ["warning"]
+    assert [problem.severity for problem in bound.warnings] == ["warning", "warning"]
 
 
 def test_the_wrong_kind_of_file_is_refused(tmp_path: Path) -> None:

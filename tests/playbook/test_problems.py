@@ -211,7 +211,9 @@ BAD_DRILLS: list[tuple[Changes, Changes, list[str]]] = [
         'drill.yaml:8:58: unknown key "environment" (known: env, file, value)']),
     (((", pod_header: x-pod", ""),), (), [
         "drill.yaml:8:11: warning: no response header names the serving Pod, so losses cannot be placed on the victim "
-        "(give endpoint.pod_header)"]),
+        "(give endpoint.pod_header)",
+        "small.yaml:13:28: warning: in_flight(target) can only be known if the URL reaches a single Pod directly: no "
+        "response header names the serving Pod, so the step may never fire (give endpoint.pod_header in the drill)"]),
     ((('url: "http://chat.example.com", ', ""),), (), [
         "drill.yaml:8:11: neither an endpoint to run against nor a lab to rehearse on (give endpoint.url, or lab)"]),
     # limits

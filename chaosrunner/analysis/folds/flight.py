@@ -12,6 +12,10 @@ class Flying:
     sent: RequestSent
     label: str | None = None
     """The serving Pod as the response named it; None before the headers, or where they name none."""
+    remote: str | None = None
+    """The other end of the connection; None before the headers."""
+    headers: float | None = None
+    """When the headers came, seconds."""
 
 
 class Flight:
@@ -24,7 +28,7 @@ class Flight:
     def feed_headers(self, row: RequestHeaders) -> None:
         flying = self.requests.get(row.request)
         if flying is not None:
-            flying.label = row.pod
+            flying.label, flying.remote, flying.headers = row.pod, row.remote, row.at
 
     def feed_end(self, row: Request) -> None:
         self.requests.pop(row.request, None)
