@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from chaosrunner.timeline.redact import MASK
+
 Object = dict[str, Any]
 
 DEFAULT_GRACE = 30.0
@@ -132,6 +134,6 @@ def _masked(words: list[str]) -> list[str]:
     for word in words:
         name, equals, _ = word.partition("=")
         secret = name.startswith("-") and _SECRET_FLAG.search(name) is not None
-        masked.append("[redacted]" if hide_next else f"{name}=[redacted]" if secret and equals else word)
+        masked.append(MASK if hide_next else f"{name}={MASK}" if secret and equals else word)
         hide_next = secret and not equals
     return masked

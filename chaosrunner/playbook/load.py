@@ -15,9 +15,9 @@ from chaosrunner.playbook.base import Model
 from chaosrunner.playbook.expressions import suggest
 from chaosrunner.playbook.models import API_VERSION, Drill, Parameter, ParameterName, Playbook
 from chaosrunner.playbook.problems import PlaybookError, Problem
-from chaosrunner.playbook.secret import is_sensitive
 from chaosrunner.playbook.source import Document, Keys
 from chaosrunner.playbook.validation import build
+from chaosrunner.timeline.redact import is_sensitive
 
 COMMAND_LINE = "-p"
 """`file` of problems with values given on the command line."""

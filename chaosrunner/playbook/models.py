@@ -29,7 +29,8 @@ from chaosrunner.playbook.base import (
     reader,
 )
 from chaosrunner.playbook.expressions import ANSWERS, OUTCOMES, Expression, parse, suggest
-from chaosrunner.playbook.secret import Secret, is_sensitive
+from chaosrunner.playbook.secret import Secret
+from chaosrunner.timeline.redact import is_sensitive
 
 API_VERSION = "chaosrunner.dev/v1"
 

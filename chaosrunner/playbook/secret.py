@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,6 @@ from pydantic import Field, SecretStr, model_validator
 
 from chaosrunner.errors import UserError
 from chaosrunner.playbook.base import FilePath, Model, mistake
-
-_REVEALING = re.compile(r"authorization|cookie|key|token|secret|password|credential", re.IGNORECASE)
-
-
-def is_sensitive(header: str) -> bool:
-    """Whether a header of this name carries a credential by custom, so that a plain value of it is redacted."""
-    return _REVEALING.search(header) is not None
 
 
 class Secret(Model):

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from chaosrunner.playbook.problems import PlaybookError, Problem
+from chaosrunner.timeline.redact import MASK
 
 Keys = tuple[str | int, ...]
 """Keys and indexes that lead from the root to a place."""
@@ -98,7 +99,7 @@ class Document:
         spans = {(node.start_mark.index, node.end_mark.index) for keys in secrets if (node := self.scalars.get(keys))}
         text = self.text
         for start, end in sorted(spans, reverse=True):
-            text = f'{text[:start]}"**********"{text[end:]}'
+            text = f'{text[:start]}"{MASK}"{text[end:]}'
         return text
 
 

@@ -9,12 +9,12 @@ import anyio
 from chaosrunner.http import Exchange, StreamClient, TransportError
 from chaosrunner.probes.dialects import Dialect
 from chaosrunner.probes.judge import Limit, Seen, judge
-from chaosrunner.probes.redact import Redactor
 from chaosrunner.probes.self_check import LoopWatch
 from chaosrunner.probes.spec import Planned, ProbeSpec
 from chaosrunner.probes.transcript import Transcript
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import SUCCESSES
+from chaosrunner.timeline.redact import Redactor, mask_schemes, sensitive_values
 from chaosrunner.timeline.rows import Emit, Request, RequestHeaders, RequestSent
 
 
@@ -39,7 +39,7 @@ class Attempts:
         self._clock = clock
         self._watch = watch
         self._dialect: Dialect = spec.make_dialect()
-        self._redact = Redactor(spec.api_key, spec.headers)
+        self._redactor = Redactor({spec.api_key or "", *sensitive_values(spec.headers)})
 
     async def send(self, client: StreamClient, planned: Planned, expect: Expect | None = None) -> Request:
         """Send, read to the end, judge. A cancelled request has its row too, before the cancellation goes on."""
@@ -57,9 +57,9 @@ class Attempts:
             await attempt.run(self._emit)
         except anyio.get_cancelled_exc_class():
             attempt.cancelled = True
-            self._emit(attempt.row(self._watch, self._redact, expect))
+            self._emit(attempt.row(self._watch, self._redactor, expect))
             raise
-        row = attempt.row(self._watch, self._redact, expect)
+        row = attempt.row(self._watch, self._redactor, expect)
         self._emit(row)
         return row
 
@@ -147,7 +147,7 @@ class _Attempt:
                     due.append((since + limits.token_idle, "token_idle"))
         return min(due)
 
-    def row(self, watch: LoopWatch, redact: Redactor, expect: Expect | None) -> Request:
+    def row(self, watch: LoopWatch, redactor: Redactor, expect: Expect | None) -> Request:
         spec, exchange, transcript = self._spec, self._exchange, self._transcript
         tokens = transcript.usage.completion_tokens if transcript.usage is not None else None
         judgement = judge(self._seen(tokens, watch))
@@ -183,7 +183,7 @@ class _Attempt:
             chunks=transcript.chunks,
             largest_gap=transcript.largest_gap,
             expected_tokens=self._planned.expected_tokens,
-            error=redact(text) if text else None,
+            error=mask_schemes(redactor.text(text)) if text else None,
             error_code=transcript.error.code if transcript.error is not None else None,
             expected=expect.met_by(exchange.status, judgement.outcome) if expect is not None else None,
         )

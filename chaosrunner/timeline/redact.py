@@ -1,13 +1,33 @@
-"""Secrets never reach a recording, a log or a report."""
+"""Secrets never reach a recording, a log or a report: what counts as one, and how it is masked."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 MASK = "[redacted]"
 SHORTEST = 6
 """Shorter values are not masked: they would tear ordinary words apart and protect nothing."""
+
+_SENSITIVE = re.compile(r"authorization|cookie|key|token|secret|password|credential", re.IGNORECASE)
+_SCHEME = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]+")
+
+
+def is_sensitive(header: str) -> bool:
+    """Whether a header of this name carries a credential by custom, so that a plain value of it is redacted."""
+    return _SENSITIVE.search(header) is not None
+
+
+def sensitive_values(headers: Mapping[str, str]) -> set[str]:
+    """The values of the headers that carry credentials, each also without the scheme before it (`Bearer x`: x)."""
+    values = {value.strip() for name, value in headers.items() if is_sensitive(name)} - {""}
+    return values | {value.split(maxsplit=1)[-1] for value in values}
+
+
+def mask_schemes(text: str) -> str:
+    """Masks whatever follows `Bearer` or `Basic`: a proxy may echo a credential of its own, which we do not know."""
+    return _SCHEME.sub(rf"\1 {MASK}", text)
 
 
 class Redactor:

@@ -133,4 +133,4 @@ def test_any_bytes_are_data_or_told_problems(raw: bytes) -> None:
 
 def test_redaction_takes_only_the_scalar() -> None:
     document = parse(b"a: {value: s3cret, b: s3cret}  # s3cret?\n", Path("a.yaml"), "a.yaml")
-    assert document.redacted([("a", "value")]) == 'a: {value: "**********", b: s3cret}  # s3cret?\n'
+    assert document.redacted([("a", "value")]) == 'a: {value: "[redacted]", b: s3cret}  # s3cret?\n'
