@@ -11,7 +11,10 @@ class Outcome(StrEnum):
     COMPLETE = "complete"
     """Ended as meant: finish_reason stop, length, tool_calls, content_filter; usage where asked; [DONE]; proper end."""
     COMPLETE_MISSING_DONE = "complete_missing_done"
-    """The same without [DONE], or with [DONE] and then no proper end of the body: a success with a warning."""
+    """Content and a good finish_reason, but what follows them is not whole: no [DONE], no usage although it was asked
+    for (also with [DONE]), or [DONE] and then no proper end of the body. A success with a warning: the user has the
+    whole answer. `complete` asks for the usage, and without it no token count can be checked; the row's `error` says
+    what was missing."""
     EMPTY_COMPLETION = "empty_completion"
     """Ended properly, no content."""
     WRONG_LENGTH = "wrong_length"

@@ -71,6 +71,7 @@ def body(*payloads: str) -> bytes:
     [
         (stream(*ALL), Outcome.COMPLETE, None),
         (stream(*ALL[:-1]), Outcome.COMPLETE_MISSING_DONE, "no [DONE]"),
+        (stream(TOKEN, FINISH, DONE), Outcome.COMPLETE_MISSING_DONE, "usage was asked for and did not come"),
         (stream(*ALL, end=Conversation.fin), Outcome.COMPLETE_MISSING_DONE, "complete, but then missing_last_chunk"),
         (stream(*ALL, end=Conversation.reset), Outcome.COMPLETE_MISSING_DONE, "complete, but then reset: ECONNRESET"),
         (stream(*ALL, end=silence), Outcome.COMPLETE_MISSING_DONE, "complete, but then the body did not end"),
@@ -266,10 +267,10 @@ async def test_secrets_stay_out_of_error_texts() -> None:
         await conversation.write(answer("401 Unauthorized", echoed.encode()))
 
     request = await ask_script(script, api_key=key, headers={"cookie": cookie})
-    assert request.error == "bad key Bearer *** *** ***"
+    assert request.error == "bad key Bearer [redacted] [redacted] [redacted]"
     error = '{"error":{"message":"token sk-very-secret is no good"}}'
     request = await ask_script(stream(error), headers={"x-api-key": key})
-    assert request.error == "token *** is no good"
+    assert request.error == "token [redacted] is no good"
 
 
 async def test_ready_is_not_warm() -> None:
