@@ -88,17 +88,23 @@ class Lease:
         """Remove it, if it is ours still. Never raises for what the cluster does: it expires by itself."""
         if self.state in ("free", "lost"):
             return
-        metadata = meta(self._object)
         try:
-            answer = await self.cluster.delete(
-                LEASES, self.name, self.namespace, uid=metadata.get("uid"), version=metadata.get("resourceVersion")
-            )
+            answer = await self._delete(self._object)
+            if answer.status == 409:  # a renewal of ours that was cancelled on its way may have come through
+                now = await self.cluster.get(LEASES, self.name, self.namespace)
+                if now.ok and _spec(now).get("holderIdentity") == self.holder:
+                    answer = await self._delete(now.body)
         except Unreachable as error:
             log.warning("lease cannot be released and expires by itself", lease=self.name, error=str(error))
             return
         if not answer.ok and answer.status != 404:
             log.warning("lease was not released", lease=self.name, status=answer.status, message=answer.message)
         self.state = "free"
+
+    async def _delete(self, body: dict[str, Any]) -> Answer:
+        """Deletes the Lease if it still is as `body` says."""
+        uid, version = meta(body).get("uid"), meta(body).get("resourceVersion")
+        return await self.cluster.delete(LEASES, self.name, self.namespace, uid=uid, version=version)
 
     async def _renew(self) -> State:
         answer = await self.cluster.replace(LEASES, self._ours(self._object), self.namespace)

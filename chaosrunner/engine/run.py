@@ -7,16 +7,12 @@ Whatever ends the steps (their own end, a failed step, an abort, a bug), undo, d
 
 from __future__ import annotations
 
-import platform
-import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from random import Random
 
@@ -25,36 +21,28 @@ import anyio.lowlevel
 import msgspec
 import structlog
 
-from chaosrunner import __version__, logs
 from chaosrunner.analysis import AnalysisContext, Facts, Live, analyse
-from chaosrunner.cluster import ApiError, Cluster, ClusterConfig, Unreachable, connect
-from chaosrunner.cluster.lease import Lease
-from chaosrunner.engine import traffic
+from chaosrunner.cluster import ClusterConfig, connect
 from chaosrunner.engine.conditions import Conditions
-from chaosrunner.engine.credentials import credentials
+from chaosrunner.engine.describe import manifest_of
+from chaosrunner.engine.prepare import Confirm, Prepared, prepared
 from chaosrunner.engine.steps import Stage
 from chaosrunner.engine.supervise import Supervisor
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.faults.base import Context
-from chaosrunner.http.fetch import JsonFetcher
-from chaosrunner.journal import process
 from chaosrunner.journal.journal import NAME as JOURNAL
 from chaosrunner.journal.journal import Connection, Journal
 from chaosrunner.journal.undo import mark, undo_all
 from chaosrunner.observers import AlertScope, ObserveScope, observe
 from chaosrunner.plan.limits import Guard
-from chaosrunner.plan.plan import Plan, make_plan
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
-from chaosrunner.playbook.models import resolve_headers
 from chaosrunner.probes.closed import run_probe
 from chaosrunner.probes.self_check import self_check
 from chaosrunner.probes.spec import ProbeSpec
-from chaosrunner.timeline import manifest as manifests
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.reader import Recording
-from chaosrunner.timeline.redact import Redactor
 from chaosrunner.timeline.rows import Emit
 from chaosrunner.timeline.writer import Writer
 
@@ -83,7 +71,7 @@ class Options:
     """The run is aborted when this file appears; `<recording>/stop` always does it too."""
     signals: bool = True
     """Whether SIGINT and SIGTERM abort the run; false where somebody else handles them."""
-    confirm: Callable[[Plan], Awaitable[None]] | None = None
+    confirm: Confirm | None = None
     """Called with the plan before anything is changed; raises Refused to stop."""
     follow: Callable[[Path, Live], Emit] | None = None
     """Called when the run begins; what it returns gets every row."""
@@ -130,103 +118,24 @@ async def run_drill(bound: BoundDrill, config: ClusterConfig, options: Options) 
     relay = _Relay()
     run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     async with connect(config, clock, relay.emit) as cluster:
-        with _reachable():
-            plan = await make_plan(bound, cluster)
-            server = await _server_version(cluster)
-            if options.confirm:
-                await options.confirm(plan)
-            if plan.refused:
-                raise Refused(
-                    "\n".join(
-                        ["the plan was refused:", *(f"  {p.text}" for p in plan.problems if p.severity == "refuse")]
-                    )
-                )
-            specs = {
-                probe.name: traffic.spec_of(probe, bound.drill.endpoint, seed=run) for probe in bound.playbook.probes
-            }
-            fetcher, headers = _prometheus(bound, clock)
-            hidden = credentials(bound.drill, specs.values(), headers)
-            logs.hide(hidden)
-            lease = await _locked(cluster, plan, run)
-        try:
-            made = _Run(
-                bound, cluster, plan, specs, fetcher, lease, clock, relay, run, server, Redactor(hidden), options
-            )
-            return await made.execute()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await lease.release()
-
-
-@contextmanager
-def _reachable() -> Iterator[None]:
-    """Before anything was changed, a cluster that cannot be reached refuses the run."""
-    try:
-        yield
-    except Unreachable as error:
-        raise Refused(f"the cluster cannot be reached: {error}") from error
-
-
-def _prometheus(bound: BoundDrill, clock: Clock) -> tuple[JsonFetcher | None, dict[str, str]]:
-    """Who asks Prometheus, and the headers that are sent there. Raises UserError where a credential cannot be had."""
-    asked = bound.drill.prometheus
-    if asked is None or asked.url is None:
-        return None, {}
-    headers = resolve_headers(asked.headers)
-    return JsonFetcher(asked.url, clock=clock, headers=headers, ca=asked.ca, insecure=asked.insecure), headers
-
-
-async def _locked(cluster: Cluster, plan: Plan, run: str) -> Lease:
-    """The Lease on the drill's target. Raises Refused if somebody else holds it."""
-    lease = Lease(cluster=cluster, namespace=plan.workload.namespace, name=_lease_name(plan), holder=run)
-    try:
-        taken = await lease.acquire()
-    except RuntimeError as error:
-        raise Refused(str(error)) from None
-    if taken:
-        since = f", last renewed {taken.renewed}" if taken.renewed else ""
-        raise Refused(f"another drill is running on this target: {taken.holder} holds lease {lease.name}{since}")
-    return lease
-
-
-async def _server_version(cluster: Cluster) -> dict[str, str]:
-    try:
-        return {"kubernetes": (await cluster.version()).git}
-    except ApiError as error:  # /version may be closed to us; the run does not depend on it
-        log.info("the server does not tell its version", error=str(error))
-        return {}
+        async with prepared(run, bound, cluster, clock, options.confirm) as ready:
+            return await _Run(ready, relay, options).execute()
 
 
 class _Run:
-    def __init__(
-        self,
-        bound: BoundDrill,
-        cluster: Cluster,
-        plan: Plan,
-        specs: dict[str, ProbeSpec],
-        fetcher: JsonFetcher | None,
-        lease: Lease,
-        clock: Clock,
-        relay: _Relay,
-        run: str,
-        server: dict[str, str],
-        redactor: Redactor,
-        options: Options,
-    ) -> None:
-        self.bound = bound
-        self.cluster = cluster
-        self.plan = plan
-        self.specs = specs
-        self.fetcher = fetcher
-        self.lease = lease
-        self.clock = clock
+    def __init__(self, ready: Prepared, relay: _Relay, options: Options) -> None:
+        self.ready = ready
+        self.bound = ready.bound
+        self.cluster = ready.cluster
+        self.plan = ready.plan
+        self.lease = ready.lease
+        self.clock = ready.clock
         self.relay = relay
         self.options = options
-        self.server_version = server
-        self.folder = options.timelines / bound.drill.metadata.name / run
-        manifest = self._manifest(run)
+        self.folder = options.timelines / ready.bound.drill.metadata.name / ready.run
+        manifest = manifest_of(ready, options.lab)
         self.live = Live(AnalysisContext.of(manifest))
-        self.conditions = Conditions(self.live, clock)
+        self.conditions = Conditions(self.live, self.clock)
         self.supervisor = Supervisor(self._aborting)
         self.lost = False
         """Whether the recording could not be written as a whole."""
@@ -235,30 +144,28 @@ class _Run:
         self.stop = anyio.Event()
         """No request starts after this."""
         self.probes_done: list[anyio.Event] = []
+        drill, config = ready.bound.drill.metadata.name, ready.cluster.config
         connection = Connection(
-            kubeconfig=cluster.config.kubeconfig,
-            context=cluster.config.context,
-            server=cluster.server,
-            namespace=plan.workload.namespace,
-            as_user=cluster.config.as_user,
-            as_group=cluster.config.as_groups,
+            kubeconfig=config.kubeconfig,
+            context=config.context,
+            server=ready.cluster.server,
+            namespace=ready.plan.workload.namespace,
+            as_user=config.as_user,
+            as_group=config.as_groups,
         )
         try:
-            self.writer = Writer(self.folder, manifest, redactor)
+            self.writer = Writer(self.folder, manifest, ready.redactor)
             self.journal = Journal(
                 self.folder / JOURNAL,
-                run=run,
-                drill=bound.drill.metadata.name,
+                run=ready.run,
+                drill=drill,
                 connection=connection,
-                clock=clock,
+                clock=self.clock,
                 emit=self.emit,
             )
         except OSError as error:
             raise Refused(f"{self.folder}: the recording cannot be written: {error.strerror}") from error
-        self.context = Context(
-            cluster=cluster, journal=self.journal, emit=self.emit, run=run, drill=bound.drill.metadata.name
-        )
-        self.run = run
+        self.context = Context(cluster=ready.cluster, journal=self.journal, emit=self.emit, run=ready.run, drill=drill)
 
     # --- the recording ----------------------------------------------------------------------------------
 
@@ -292,47 +199,6 @@ class _Run:
     def _aborting(self, reason: str) -> None:
         self.emit(rows.Run(at=self.clock.now(), event="aborting", reason=reason))
 
-    def _manifest(self, run: str) -> manifests.Manifest:
-        drill, playbook, plan = self.bound.drill, self.bound.playbook, self.plan
-        owner = process.current()
-        return manifests.Manifest(
-            run=run,
-            drill=drill.metadata.name,
-            playbook=playbook.metadata.name,
-            anchor=self.clock.anchor_wall,
-            lab=self.options.lab,
-            versions=_versions() | self.server_version,
-            host=manifests.Host(
-                hostname=owner.host, pid=owner.pid, started=owner.started, platform=platform.platform()
-            ),
-            context=self.cluster.context,
-            server=self.cluster.server,
-            url=drill.endpoint.url,
-            workload=plan.workload,
-            candidates=plan.targets,
-            ready_endpoints=plan.ready_endpoints,
-            parameters=self.bound.parameters,
-            tags=sorted({*drill.metadata.tags, *playbook.metadata.tags}),
-            probes=[
-                traffic.describe(probe, self.specs[probe.name], playbook.warm_streams) for probe in playbook.probes
-            ],
-            steps=[
-                manifests.StepInfo(index=index, step=step.kind, name=step.title)
-                for index, step in enumerate(playbook.steps)
-            ],
-            checks=[
-                manifests.Check(
-                    expression=str(check.check),
-                    name=check.name,
-                    confidence=None if check.confidence is None else round(check.confidence),
-                    probe=check.probe,
-                )
-                for check in playbook.checks
-            ],
-            sources=self.bound.sources,
-            plan=msgspec.to_builtins(plan),
-        )
-
     # --- the run ----------------------------------------------------------------------------------------
 
     async def execute(self) -> Finished:
@@ -343,7 +209,7 @@ class _Run:
             self._listen("display", self.options.follow(self.folder, self.live), _gone)
         self.emit(rows.Run(at=self.clock.now(), event="started"))
         self.relay.attach(self.emit)
-        log.info("run", id=self.run, folder=str(self.folder))
+        log.info("run", id=self.ready.run, folder=str(self.folder))
         try:
             async with anyio.create_task_group() as background:
                 try:
@@ -406,13 +272,13 @@ class _Run:
             live=self.live,
             conditions=self.conditions,
             context=self.context,
-            probes=self.specs,
+            probes=self.ready.specs,
             lease=self.lease,
             guard=Guard(self.bound.drill.limits, self.plan.workload.namespace, self.plan.size),
             clock=self.clock,
             emit=self.emit,
             abort=self.supervisor.abort,
-            random=Random(self.run),
+            random=Random(self.ready.run),
         )
         abort = self.bound.playbook.abort
         with self.supervisor.steps:
@@ -421,7 +287,7 @@ class _Run:
             if not self.observed.is_set():
                 self.supervisor.abort(f"the first lists did not come within {OBSERVERS_LIMIT:g} s")
             await anyio.lowlevel.checkpoint()  # an abort so far ends the steps here, before any traffic
-            for spec in self.specs.values():
+            for spec in self.ready.specs.values():
                 done = anyio.Event()
                 self.probes_done.append(done)
                 background.start_soon(self._probe, spec, done)
@@ -461,8 +327,8 @@ class _Run:
 
     async def _observe(self) -> None:
         async with AsyncExitStack() as stack:
-            if self.fetcher is not None:
-                await stack.enter_async_context(self.fetcher)
+            if self.ready.fetcher is not None:
+                await stack.enter_async_context(self.ready.fetcher)
             await observe(self.cluster, self._scope(), self.emit, ready=self.observed)
 
     async def _drain(self) -> None:
@@ -492,8 +358,10 @@ class _Run:
     def _scope(self) -> ObserveScope:
         prometheus = self.bound.drill.prometheus
         alerts = None
-        if prometheus is not None and self.fetcher is not None:
-            alerts = AlertScope(fetch=self.fetcher.get, interval=prometheus.interval, rules=prometheus.rules, up=True)
+        if prometheus is not None and self.ready.fetcher is not None:
+            alerts = AlertScope(
+                fetch=self.ready.fetcher.get, interval=prometheus.interval, rules=prometheus.rules, up=True
+            )
         workload = self.plan.workload
         return ObserveScope(
             namespace=workload.namespace,
@@ -533,16 +401,3 @@ class _Run:
 
 def _gone(name: str, error: Exception) -> None:
     log.warning("no longer followed", listener=name, error=repr(error))
-
-
-def _versions() -> dict[str, str]:
-    names = ("anyio", "httpx", "kubernetes", "msgspec", "pandas", "pyarrow", "pydantic")
-    found = {"chaosrunner": __version__, "python": platform.python_version()}
-    return found | {f"{name} (package)" if name == "kubernetes" else name: version(name) for name in names}
-
-
-def _lease_name(plan: Plan) -> str:
-    """One Lease a target: the controller where there is one, else the selector."""
-    target = plan.workload.controller or plan.workload.selector
-    readable = re.sub(r"[^a-z0-9]+", "-", target.lower()).strip("-")[:40].strip("-")
-    return f"chaosrunner-{readable}-{sha256(target.encode()).hexdigest()[:8]}"

@@ -87,6 +87,15 @@ async def test_acquire_renew_release(tmp_path: Path) -> None:
         assert lease.state == "free"
 
 
+async def test_a_renewal_that_came_through_unseen_does_not_keep_the_lease(tmp_path: Path) -> None:
+    async with leasing(tmp_path) as (_, leases, lease):
+        await lease.acquire()
+        assert leases.object is not None
+        leases.put(leases.object["spec"])  # ours, with a version that we have not seen
+        await lease.release()
+        assert leases.object is None
+
+
 async def test_held_by_another_run(tmp_path: Path) -> None:
     async with leasing(tmp_path) as (_, leases, lease):
         renewed = stamp(20)

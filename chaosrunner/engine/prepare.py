@@ -1,0 +1,135 @@
+"""Everything that comes before the first row: the plan, the credentials, the lock. Nothing but the lock is changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+
+import anyio
+import structlog
+
+from chaosrunner import logs
+from chaosrunner.cluster import ApiError, Cluster, Unreachable
+from chaosrunner.cluster.lease import Lease
+from chaosrunner.engine import traffic
+from chaosrunner.engine.credentials import credentials
+from chaosrunner.errors import Refused
+from chaosrunner.http.fetch import JsonFetcher
+from chaosrunner.plan.plan import Plan, make_plan
+from chaosrunner.playbook import BoundDrill
+from chaosrunner.playbook.models import resolve_headers
+from chaosrunner.probes.spec import ProbeSpec
+from chaosrunner.timeline.clock import Clock
+from chaosrunner.timeline.redact import Redactor
+
+log = structlog.get_logger()
+
+Confirm = Callable[[Plan], Awaitable[None]]
+"""Called with the plan before anything is changed; raises Refused to stop."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that may begin."""
+
+    run: str
+    """Its id."""
+    bound: BoundDrill
+    cluster: Cluster
+    clock: Clock
+    plan: Plan
+    specs: dict[str, ProbeSpec]
+    """By the probe's name."""
+    fetcher: JsonFetcher | None
+    """Asks Prometheus, where the drill names one."""
+    lease: Lease
+    server_version: dict[str, str]
+    redactor: Redactor
+
+
+@asynccontextmanager
+async def prepared(
+    run: str, bound: BoundDrill, cluster: Cluster, clock: Clock, confirm: Confirm | None
+) -> AsyncIterator[Prepared]:
+    """Plans, asks, and holds the Lease on the target for the length of the block.
+
+    Raises Refused when the plan, the lease or the cluster says no, UserError for bad input.
+    """
+    with _reachable():
+        plan = await make_plan(bound, cluster)
+        server_version = await _server_version(cluster)
+        if confirm:
+            await confirm(plan)
+        if plan.refused:
+            reasons = [f"  {problem.text}" for problem in plan.problems if problem.severity == "refuse"]
+            raise Refused("\n".join(["the plan was refused:", *reasons]))
+        specs = {probe.name: traffic.spec_of(probe, bound.drill.endpoint, seed=run) for probe in bound.playbook.probes}
+        fetcher, headers = _prometheus(bound, clock)
+        hidden = credentials(bound.drill, specs.values(), headers)
+        logs.hide(hidden)
+        lease = await _locked(cluster, plan, run)
+    try:
+        yield Prepared(
+            run=run,
+            bound=bound,
+            cluster=cluster,
+            clock=clock,
+            plan=plan,
+            specs=specs,
+            fetcher=fetcher,
+            lease=lease,
+            server_version=server_version,
+            redactor=Redactor(hidden),
+        )
+    finally:
+        with anyio.CancelScope(shield=True):
+            await lease.release()
+
+
+@contextmanager
+def _reachable() -> Iterator[None]:
+    """Before anything was changed, a cluster that cannot be reached refuses the run."""
+    try:
+        yield
+    except Unreachable as error:
+        raise Refused(f"the cluster cannot be reached: {error}") from error
+
+
+def _prometheus(bound: BoundDrill, clock: Clock) -> tuple[JsonFetcher | None, dict[str, str]]:
+    """Who asks Prometheus, and the headers that are sent there. Raises UserError where a credential cannot be had."""
+    asked = bound.drill.prometheus
+    if asked is None or asked.url is None:
+        return None, {}
+    headers = resolve_headers(asked.headers)
+    return JsonFetcher(asked.url, clock=clock, headers=headers, ca=asked.ca, insecure=asked.insecure), headers
+
+
+async def _locked(cluster: Cluster, plan: Plan, run: str) -> Lease:
+    """The Lease on the drill's target. Raises Refused if somebody else holds it."""
+    lease = Lease(cluster=cluster, namespace=plan.workload.namespace, name=_lease_name(plan), holder=run)
+    try:
+        taken = await lease.acquire()
+    except RuntimeError as error:
+        raise Refused(str(error)) from None
+    if taken:
+        since = f", last renewed {taken.renewed}" if taken.renewed else ""
+        raise Refused(f"another drill is running on this target: {taken.holder} holds lease {lease.name}{since}")
+    return lease
+
+
+async def _server_version(cluster: Cluster) -> dict[str, str]:
+    try:
+        return {"kubernetes": (await cluster.version()).git}
+    except ApiError as error:  # /version may be closed to us; the run does not depend on it
+        log.info("the server does not tell its version", error=str(error))
+        return {}
+
+
+def _lease_name(plan: Plan) -> str:
+    """One Lease a target: the controller where there is one, else the selector."""
+    target = plan.workload.controller or plan.workload.selector
+    readable = re.sub(r"[^a-z0-9]+", "-", target.lower()).strip("-")[:40].strip("-")
+    return f"chaosrunner-{readable}-{sha256(target.encode()).hexdigest()[:8]}"
