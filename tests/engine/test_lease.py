@@ -13,8 +13,7 @@ import pytest
 from chaosrunner.cluster import ClusterConfig, connect
 from chaosrunner.cluster.lease import Lease
 from chaosrunner.cluster.resources import LEASES
-from chaosrunner.engine import Options, run_drill
-from chaosrunner.engine import run as engine
+from chaosrunner.engine import Options, prepare, run_drill
 from chaosrunner.errors import Refused
 from chaosrunner.playbook import load_drill
 from chaosrunner.timeline import rows
@@ -64,7 +63,7 @@ def test_a_second_runner_is_refused_and_told_who_holds_the_target(lab: Lab, tmp_
 def test_a_lease_that_somebody_else_is_seen_holding_aborts(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "Lease", partial(Lease, duration=1.0))
+    monkeypatch.setattr(prepare, "Lease", partial(Lease, duration=1.0))
     drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(20)])
     before = lab.nodes()
 
@@ -86,7 +85,7 @@ def test_no_fault_starts_while_the_lease_cannot_be_confirmed(
     lab: Lab, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its renewals hang, so nobody has said that it is lost: it is as good as not held all the same."""
-    monkeypatch.setattr(engine, "Lease", partial(Lease, duration=0.6))
+    monkeypatch.setattr(prepare, "Lease", partial(Lease, duration=0.6))
     drill = drills.write(tmp_path, lab, [BASELINE, hold(1), CORDON])
     before = lab.nodes()
 
