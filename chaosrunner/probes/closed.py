@@ -32,14 +32,13 @@ async def run_probe(
     clients = [spec.make_client(clock) for _ in range(spec.concurrency)]
 
     async def work(worker: int) -> None:
-        failures = 0
+        backoff = 0.0
         with anyio.move_on_after(spec.ramp * worker / spec.concurrency):
             await stop.wait()
         async with clients[worker] as client:
             while not stop.is_set():
                 request = await attempts.send(client, maker.make(worker))
-                failures = 0 if request.outcome in SUCCESSES else failures + 1
-                backoff = min(FIRST_BACKOFF * 2 ** (failures - 1), LAST_BACKOFF) if failures else 0.0
+                backoff = 0.0 if request.outcome in SUCCESSES else min(max(FIRST_BACKOFF, 2 * backoff), LAST_BACKOFF)
                 with anyio.move_on_after(max(spec.pause, backoff)):
                     await stop.wait()
 

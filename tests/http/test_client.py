@@ -194,6 +194,17 @@ async def test_refused() -> None:
     assert not caught.value.after_headers
 
 
+async def test_no_route_is_our_own_fault() -> None:
+    """The broadcast address of the loopback network: the system refuses a connection to it without sending anything."""
+    async with StreamClient("http://127.255.255.255:9", clock=Clock()) as client:
+        exchange = client.stream("GET", "/")
+        with pytest.raises(LocalFault) as caught:
+            async with exchange:
+                pass
+    assert caught.value.errno == errno.ENETUNREACH
+    assert exchange.remote == "127.255.255.255:9"
+
+
 async def test_a_full_backlog_is_a_connect_timeout() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
