@@ -138,7 +138,7 @@ async def create_event(
 ) -> Answer:
     """Leave a Kubernetes Event on the target that says which run did what, for those who look at the cluster.
 
-    `reason` is CamelCase (`ChaosRunnerDrillEvict`). Events about nodes live in the namespace `default`. Raises
+    `reason` is CamelCase (`ChaosRunnerEvict`). Events about nodes live in the namespace `default`. Raises
     Unreachable.
     """
     now = datetime.fromtimestamp(cluster.clock.wall(cluster.clock.now()), UTC)

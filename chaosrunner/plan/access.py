@@ -13,6 +13,9 @@ from chaosrunner.playbook.models import Drill, Evict, Playbook
 CONTROLLERS = {"deployment": "deployments", "statefulset": "statefulsets", "replicaset": "replicasets"}
 """Kinds of controllers of the group apps, with the API's word for them."""
 
+NODE_EVENTS = "default"
+"""Namespace of Events about objects that have none."""
+
 
 class Right(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """One verb that the drill needs, and the API server's word on it (SelfSubjectAccessReview)."""
@@ -40,9 +43,10 @@ def needs(drill: Drill, playbook: Playbook, namespace: str) -> dict[Access, Righ
         sub: str = "",
         everywhere: bool = False,
         required: bool = True,
+        where: str = namespace,
     ) -> None:
         for verb in verbs.split():
-            access = Access(verb, resource, None if everywhere else namespace, group, sub)
+            access = Access(verb, resource, None if everywhere else where, group, sub)
             if access not in found or (required and not found[access].required):
                 found[access] = Right(right=str(access), purpose=purpose, required=required)
 
@@ -82,7 +86,10 @@ def needs(drill: Drill, playbook: Playbook, namespace: str) -> dict[Access, Righ
                 changes = True
     if changes:
         add("get create update delete", "leases", "one drill per target at a time", group="coordination.k8s.io")
-        add("create", "events", "telling on each target which run did it", required=False)
+        telling = "telling on each target which run did it"
+        add("create", "events", telling, required=False)
+        if any(step.kind in ("cordon", "uncordon", "drain") for step in playbook.steps):
+            add("create", "events", telling, required=False, where=NODE_EVENTS)
     return found
 
 
