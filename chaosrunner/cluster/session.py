@@ -8,6 +8,7 @@ safe for any method, since a request that failed authentication was not carried 
 from __future__ import annotations
 
 import itertools
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -45,7 +46,8 @@ class Unreachable(Exception):
     """No answer came. `cause` says where it broke; `sent` whether the server may have carried the request out."""
 
     def __init__(self, server: str, cause: Cause, detail: str, *, sent: bool) -> None:
-        super().__init__(f"{server}: {_CAUSES[cause]}: {detail}")
+        said = _CAUSES[cause]
+        super().__init__(f"{server}: {said}" + ("" if detail.lower() == said else f": {detail}"))
         self.server = server
         self.cause = cause
         self.detail = detail
@@ -272,7 +274,7 @@ class Cluster:
             yield
         except (aiohttp.ClientError, OSError) as error:
             cause, sent = _cause(error)
-            raise Unreachable(self.server, cause, str(error) or type(error).__name__, sent=sent) from error
+            raise Unreachable(self.server, cause, _reason(error), sent=sent) from error
 
     def _sample(self, stream: Stream) -> None:
         """The API server's clock beside ours, from the Date header (one second's resolution, RFC 9110 section 6.6.1).
@@ -418,6 +420,19 @@ def _answer(status: int, headers: Mapping[str, str], raw: bytes, sent: float, re
             status=status, body={}, headers=headers, sent=sent, received=received, text=raw.decode(errors="replace")
         )
     return Answer(status=status, body=body, headers=headers, sent=sent, received=received)
+
+
+def _reason(error: Exception) -> str:
+    """Why, without the address that aiohttp and asyncio put into their texts: the server is named anyway."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return str(error.certificate_error)
+        case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))) if "Connect call failed" in str(error):
+            return os.strerror(number)
+        case aiohttp.ClientConnectorError(os_error=found):
+            return found.strerror or str(found) or type(found).__name__
+        case _:
+            return str(error) or type(error).__name__
 
 
 def _cause(error: Exception) -> tuple[Cause, bool]:
