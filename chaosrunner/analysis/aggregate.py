@@ -24,16 +24,17 @@ def nearest_rank(ordered: Floats, percent: int) -> float | None:
     return float(ordered[(percent * n + 99) // 100 - 1]) if n else None
 
 
+def too_few(n: int, percent: int) -> str | None:
+    """Why a percentile of n values is to be read with care: with n < 1/(1-p) it equals the maximum."""
+    return f"equals max, n<{100 // (100 - percent)}" if 0 < n * (100 - percent) < 100 else None
+
+
 def percentiles(values: Floats, straddling: int = 0) -> Percentiles:
     """p50, p90, p95, p99 and maximum; a percentile with n < 1/(1-p) values is flagged: it equals the maximum."""
     ordered = np.sort(values)
     n = len(ordered)
     p50, p90, p95, p99 = (nearest_rank(ordered, percent) for percent in PERCENTS)
-    flags = {
-        f"p{percent}": f"equals max, n<{100 // (100 - percent)}"
-        for percent in PERCENTS
-        if n > 0 and n * (100 - percent) < 100
-    }
+    flags = {f"p{percent}": flag for percent in PERCENTS if (flag := too_few(n, percent))}
     largest = float(ordered[-1]) if n else None
     return Percentiles(n=n, p50=p50, p90=p90, p95=p95, p99=p99, max=largest, straddling=straddling, flags=flags)
 

@@ -137,7 +137,7 @@ def _run(picture: Picture) -> RunFacts:
     return RunFacts(
         id=picture.context.run,
         drill=picture.context.drill,
-        state="aborted" if aborting is not None else "crashed" if ended is None else "ended",
+        state="crashed" if ended is None else "aborted" if aborting is not None else "ended",
         reason=next((row.reason for row in (aborting, ended) if row is not None and row.reason), None),
         started_time=began.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         begin=0.0,

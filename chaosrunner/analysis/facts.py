@@ -40,8 +40,9 @@ class RunFacts(Fact):
     id: str
     drill: str
     state: Literal["ended", "aborted", "crashed"]
-    """`crashed`: the recording has no end; the runner died or is still running."""
+    """`crashed`: the recording has no end; the runner died (perhaps during an abort) or is still running."""
     reason: str | None
+    """Why it was aborted, or why it ended."""
     started_time: str | None
     """Wall time of the recording's zero, RFC 3339, by the anchor."""
     begin: float
@@ -363,6 +364,9 @@ class CheckResult(Fact):
     """Why it was skipped."""
     confidence: int | None
     evidence: list[int]
+    notes: dict[str, str] = {}
+    """Metric, as it is written there -> what its value rests on: of a percentile, how many values it is of, and
+    whether these are too few for it to be anything but the largest."""
 
 
 class ProberFacts(Fact):

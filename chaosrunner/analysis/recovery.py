@@ -51,12 +51,17 @@ def milestones(picture: Picture, pod: PodState) -> Milestones:
     )
 
 
-def tokens(picture: Picture, pod: PodState) -> int | None:
-    """Largest completion token count of a success on the Pod, probe-once requests included."""
+def longest(picture: Picture, pod: PodState) -> int | None:
+    """Position of the success on the Pod with most completion tokens, probe-once requests included."""
     requests = picture.requests
-    counts = requests.tokens[picture.on(pod) & requests.success]
-    counts = counts[~np.isnan(counts)]
-    return int(counts.max()) if len(counts) else None
+    on = np.flatnonzero(picture.on(pod) & requests.success & ~np.isnan(requests.tokens))
+    return int(on[np.argmax(requests.tokens[on])]) if len(on) else None
+
+
+def tokens(picture: Picture, pod: PodState) -> int | None:
+    """Largest completion token count of a success on the Pod."""
+    position = longest(picture, pod)
+    return None if position is None else int(picture.requests.tokens[position])
 
 
 def _replacement(picture: Picture, pair: Pair, pod: PodState) -> Replacement:

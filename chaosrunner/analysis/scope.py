@@ -16,7 +16,7 @@ from chaosrunner.analysis.folds.pods import PodState
 from chaosrunner.analysis.goodput import good_mask, good_share, goodput
 from chaosrunner.analysis.picture import PODS, Picture
 from chaosrunner.analysis.placement import UNPLACED, serving
-from chaosrunner.analysis.requests import Mask
+from chaosrunner.analysis.requests import Floats, Mask
 from chaosrunner.analysis.spans import evidence
 from chaosrunner.playbook.expressions import Value
 
@@ -38,22 +38,42 @@ class MetricScope:
         probe: str | None = None,
         side: Side = "point",
         confident: bool = False,
+        judging: bool = False,
         known: dict[tuple[object, ...], Value] | None = None,
     ) -> None:
-        """`known` is a cache that scopes of one picture and one probe may share."""
+        """`judging` asks for values at the end of the run, which are not known where the recording has no end; else
+        the values are those of this instant. `known` is a cache that scopes of one picture and one probe may share,
+        where both judge or neither does."""
         self.picture = picture
         self._target = target
         self._probe = probe
         self._side = side
         self._confident = confident
+        self._cut = judging and not picture.observations.run.ended
         self._known = {} if known is None else known
 
     def value(self, name: str, args: Args, window: float | None) -> Value:
         """Value of a metric; raises KeyError for a name that is none."""
-        key = (name, args, window, self._side if name in UNCERTAIN else "point")
+        key = (name, args, window, self._side if self._cut or name in UNCERTAIN else "point")
         if key not in self._known:
-            self._known[key] = self._measure(name, args, window)
+            found = self._measure(name, args, window)
+            self._known[key] = self._to_come(name, found) if self._cut else found
         return self._known[key]
+
+    def _to_come(self, name: str, found: Value) -> Value:
+        """What a value so far says of the one at an end that nobody recorded: a state nothing, what was reached all,
+        a count that it is no less, and a loss that it may be total."""
+        if name in AT_THE_END:
+            return None
+        if name in _REACHED:
+            return found or None
+        if found is None or self._side != "high":
+            return found
+        return float("inf") if name in _GROWING else 1.0 if name == "loss_on_victim" else found
+
+    def open(self, name: str) -> bool:
+        """Whether the value of a metric is not decided because the recording has no end."""
+        return self._cut and (name == "loss_on_victim" or name in AT_THE_END | _REACHED | _GROWING)
 
     def _measure(self, name: str, args: Args, window: float | None) -> Value:
         if name in _PERCENTILES:
@@ -68,7 +88,7 @@ class MetricScope:
 
     def _mask(self, args: Args, window: float | None = None, position: int = 0) -> Mask:
         requests = self.picture.requests
-        mask = self.picture.in_phase(args[position] if len(args) > position else ALL)
+        mask = self.picture.in_phase(_phase(args, position))
         if self._probe is not None:
             mask = mask & requests.of_probe(self._probe)
         if window is not None:
@@ -86,21 +106,57 @@ class MetricScope:
         return self._share(aggregate.success_rate(self.picture.requests, self._mask(args, window)))
 
     def _incomplete_200(self, args: Args, window: float | None) -> Value:
-        return int(np.count_nonzero(aggregate.incomplete_200(self.picture.requests, self._mask(args))))
+        """Not known of no request: a count of 0 would say that none was lost."""
+        requests, mask = self.picture.requests, self._mask(args)
+        if not (requests.counted & mask).any():
+            return None
+        return int(np.count_nonzero(aggregate.incomplete_200(requests, mask)))
 
     def _requests(self, args: Args, window: float | None) -> Value:
+        if self.picture.phase_window(_phase(args, 0)) is None:
+            return None
         return int(np.count_nonzero(self.picture.requests.counted & self._mask(args)))
 
     def _outcome(self, args: Args, window: float | None) -> Value:
-        requests = self.picture.requests
-        return int(np.count_nonzero(requests.is_outcome(args[0]) & ~requests.once & self._mask(args, None, 1)))
+        """Not known of no request, like `incomplete_200`; outcomes that do not count are found all the same."""
+        requests, mask = self.picture.requests, self._mask(args, None, 1)
+        count = int(np.count_nonzero(requests.is_outcome(args[0]) & ~requests.once & mask))
+        return count if count or (requests.counted & mask).any() else None
+
+    def _latencies(self, args: Args) -> Floats:
+        return aggregate.latency(self.picture.requests, args[0], self._mask(args, None, 1))
 
     def _percentile(self, percent: int, args: Args) -> float | None:
-        values = aggregate.latency(self.picture.requests, args[0], self._mask(args, None, 1))
-        return aggregate.nearest_rank(np.sort(values), percent)
+        return aggregate.nearest_rank(np.sort(self._latencies(args)), percent)
+
+    def note(self, name: str, args: Args) -> str | None:
+        """What the value of a percentile rests on; nothing of other metrics, nor of one that is not known."""
+        n = len(self._latencies(args)) if name in _PERCENTILES else 0
+        if not n:
+            return None
+        few = aggregate.too_few(n, _PERCENTILES[name])
+        return f"n = {n}" + (f": {few}" if few else "")
+
+    def no_sample(self, name: str, args: Args, window: float | None) -> str | None:
+        """Why a metric of requests has none to be of; None where it has some, and for other metrics."""
+        if name not in _OF_REQUESTS:
+            return None
+        position = 1 if name in _PERCENTILES or name == "outcome" else 0
+        phase = _phase(args, position)
+        if self.picture.phase_window(phase) is None:
+            return f"phase {phase} never came"
+        where = f" of probe {self._probe}" if self._probe is not None else ""
+        where += f" in phase {phase}" if phase != ALL else ""
+        counted = self.picture.requests.counted & self._mask(args, window, position)
+        if not counted.any():
+            return f"no request{where}" + (f" ended in the last {window:g} s" if window is not None else "")
+        if name in _PERCENTILES and not len(self._latencies(args)):
+            return f"no success{where} has a {args[0]}"
+        return None
 
     def _goodput(self, args: Args, window: float | None) -> Value:
-        return goodput(self.picture, ALL, self._mask(()))
+        mask = self._mask(())
+        return goodput(self.picture, ALL, mask) if (self.picture.requests.counted & mask).any() else None
 
     def _good_share(self, args: Args, window: float | None) -> Value:
         return self._share(good_share(self.picture, self._mask(())))
@@ -248,6 +304,13 @@ class MetricScope:
             case _ if name in MILESTONES:
                 stage = MILESTONES[name]
                 rows = [row for r in self.replacements for row in getattr(r.milestones, stage).evidence]
+            case "replacement.tokens":
+                longest = [recovery.longest(picture, pod) for pod in picture.replacements]
+                rows = [int(requests.id[position]) for position in longest if position is not None]
+            case "replacements":
+                rows = [row for r in self.replacements for row in r.milestones.created.evidence]
+            case "pods_ready":
+                rows = [pod.last.id for pod in self._workload if pod.last and pod.gone is None]
             case "zero_ready_seconds":
                 rows = [row for window in outages.zero_ready(picture) for row in window.evidence]
             case "ready_endpoints" | "endpoints_back":
@@ -267,6 +330,11 @@ def restarts(picture: Picture) -> int | None:
     """Container restarts of the workload since the recording began; None where no Pod was ever seen."""
     seen = [pod for pod in picture.pods.all if pod.last is not None and picture.context.selector.matches(pod.labels)]
     return sum(sum(pod.restarts.values()) for pod in seen) if seen else None
+
+
+def _phase(args: Args, position: int) -> str:
+    """The phase that the arguments name, or the whole run."""
+    return args[position] if len(args) > position else ALL
 
 
 UNCERTAIN = frozenset(
@@ -291,6 +359,21 @@ MILESTONES = {
 }
 """The milestone of a replacement that a metric is about."""
 _RECOVERY = frozenset({"time_to_serve", "time_to_ready", "time_to_first_stream"})
+_OF_REQUESTS = frozenset(
+    {"success_rate", "incomplete_200", "requests", "outcome", "goodput", "good_share", *_PERCENTILES}
+)
+"""Metrics of the requests in a sample, which may be empty."""
+AT_THE_END = frozenset({"in_flight", "ready_endpoints", "pods_ready", "endpoints_back", "alert"})
+"""States: what they were in the end, only the end tells."""
+_REACHED = frozenset({"alert_fired", *MILESTONES}) - _RECOVERY
+"""Once true, they stay so."""
+_GROWING = frozenset(
+    {
+        "incomplete_200", "requests", "outcome", "exposed", "unplaced", "replacement.tokens", "replacements",
+        "restarts", "zero_ready_seconds", "evictions",
+    }
+)  # fmt: skip
+"""They never shrink."""
 _METRICS: dict[str, Callable[[MetricScope, Args, float | None], Value]] = {
     "success_rate": MetricScope._success_rate,
     "incomplete_200": MetricScope._incomplete_200,

@@ -1,7 +1,7 @@
 """Checks and the verdict of the run.
 
 A check whose expression is unknown at the end, or whose answer depends on what nobody saw (requests of unknown
-Pods, watch gaps), is skipped: not proven, never passed.
+Pods, watch gaps, what came after the recording broke off), is skipped: not proven, never passed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from chaosrunner.analysis.observations import Observations
 from chaosrunner.analysis.picture import Picture
 from chaosrunner.analysis.scope import MILESTONES, MetricScope, Side
 from chaosrunner.analysis.spans import evidence
-from chaosrunner.playbook.expressions import Metric, Value, evaluate, walk
+from chaosrunner.playbook.expressions import Comparison, Expression, Literal, Metric, Value, evaluate, walk
+
+NO_END = "the recording has no end"
 
 EXIT_CODES: dict[Verdict, int] = {"passed": 0, "failed": 1, "inconclusive": 3, "aborted": 4, "rollback_failed": 5}
 
@@ -27,11 +29,13 @@ def check(picture: Picture, wanted: CheckContext) -> CheckResult:
     sides: tuple[Side, ...] = ("point", "low", "high")
     known: dict[tuple[object, ...], Value] = {}
     scopes = {
-        side: MetricScope(picture, probe=wanted.probe, side=side, confident=confident, known=known) for side in sides
+        side: MetricScope(picture, probe=wanted.probe, side=side, confident=confident, judging=True, known=known)
+        for side in sides
     }
     answers = {side: evaluate(wanted.expression, scope) for side, scope in scopes.items()}
     metrics = [node for node in walk(wanted.expression) if isinstance(node, Metric)]
     values = {str(node): scopes["point"].value(node.name, node.args, node.window) for node in metrics}
+    notes = {str(node): note for node in metrics if (note := scopes["point"].note(node.name, node.args))}
     rows = [row for node in metrics for row in scopes["point"].evidence(node.name, node.args, node.window)]
     ends = {answers["low"], answers["high"]}
     reason: str | None = None
@@ -43,10 +47,12 @@ def check(picture: Picture, wanted: CheckContext) -> CheckResult:
         verdict = ends.pop() if len(ends) == 1 else None
     else:
         verdict = answers["point"] if ends == {answers["point"]} else None
+    if not confident and any(_between(node, scopes) for node in walk(wanted.expression)):
+        verdict = None
     if verdict is None:
         reason = _why(picture, metrics, values, scopes)
     text = f"{wanted.expression}: " + ", ".join(
-        f"{name} = {_shown(picture, node, values[name], scopes, confident)}"
+        f"{name} = {_shown(node, values[name], scopes, confident)}" + (f" ({notes[name]})" if name in notes else "")
         for node in metrics
         if (name := str(node)) in values
     )
@@ -58,34 +64,55 @@ def check(picture: Picture, wanted: CheckContext) -> CheckResult:
         reason=reason,
         confidence=wanted.confidence,
         evidence=evidence(rows),
+        notes=notes,
     )
 
 
+def _between(node: Expression, scopes: dict[Side, MetricScope]) -> bool:
+    """Whether a metric is compared for equality with a number that is neither of its ends, but possible."""
+    match node:
+        case Comparison(Metric() as metric, "==" | "!=", Literal(value=float(wanted))) | Comparison(
+            Literal(value=float(wanted)), "==" | "!=", Metric() as metric
+        ):
+            low, high = (scopes[side].value(metric.name, metric.args, metric.window) for side in ("low", "high"))
+        case _:
+            return False
+    return isinstance(low, int | float) and isinstance(high, int | float) and low < wanted < high
+
+
 def _why(picture: Picture, metrics: list[Metric], values: dict[str, Value], scopes: dict[Side, MetricScope]) -> str:
+    point = scopes["point"]
     for node in metrics:
         if values[str(node)] is not None:
             continue
+        if no_sample := point.no_sample(node.name, node.args, node.window):
+            return no_sample
         if node.name == "loss_on_victim":
             if not picture.victims:
                 return "no fault took a Pod"
-            known = "was" if not scopes["point"].exposure.unplaced else "is known to have been"
+            known = "was" if not point.exposure.unplaced else "is known to have been"
             return f"exposure 0: no stream {known} in flight on a victim when the fault was sent"
         if node.name.startswith(("replacement", "time_to_")):
             if not picture.pairs:
                 return "no fault took a Pod"
             stage = MILESTONES.get(node.name, "first_complete")
-            reached = [(r.pod, getattr(r.milestones, stage).why) for r in scopes["point"].replacements]
+            reached = [(r.pod, getattr(r.milestones, stage).why) for r in point.replacements]
             whys = [f"{pod}: {why}" for pod, why in reached if why]
             missing = [f"{pair.victim_name} has no replacement" for pair in picture.pairs if pair.replacement is None]
-            return "; ".join([*missing, *whys]) or f"{node} is not known"
+            cut = [NO_END] if point.open(node.name) else []
+            return "; ".join([*missing, *whys, *cut]) or f"{node} is not known"
+        if point.open(node.name):
+            return NO_END
         if node.name in ("alert", "alert_fired"):
             return f"the state of {node.args[0]} is not known, or its silence proves nothing"
         gap = next(iter(picture.observations.watches.gaps), None)
         return f"{node} is not known" + (f": watch gap of {gap.resource}" if gap is not None else "")
+    if any(point.open(node.name) for node in metrics):
+        return NO_END
     return "requests of unknown Pods or watch gaps could tip it"
 
 
-def _shown(picture: Picture, node: Metric, value: Value, scopes: dict[Side, MetricScope], confident: bool) -> str:
+def _shown(node: Metric, value: Value, scopes: dict[Side, MetricScope], confident: bool) -> str:
     if value is None:
         return "unknown"
     if isinstance(value, bool | str):
@@ -111,7 +138,10 @@ def verdict(
     if run.state == "aborted":
         return "aborted", run.reason or "the run was aborted"
     if run.state == "crashed":
-        return "inconclusive", "the recording has no end: the runner died, or is still running"
+        during = (
+            "" if observations.run.event("aborting") is None else f", during an abort ({run.reason or 'no reason'})"
+        )
+        return "inconclusive", f"{NO_END}: the runner died, or is still running{during}"
     by_result = {result: [s for s in run.steps if s.result == result] for result in ("inconclusive", "failed")}
     for step in by_result["inconclusive"]:
         return "inconclusive", f"step {step.name or step.step}: {step.reason or 'inconclusive'}"

@@ -41,5 +41,10 @@ class RunState:
     def feed_prober(self, row: Prober) -> None:
         self.lags.append(row.loop_lag)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has an end: a runner that dies, or still runs, leaves none."""
+        return self.event("ended") is not None
+
     def event(self, name: str) -> Run | None:
         return next((row for row in self.events if row.event == name), None)
