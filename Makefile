@@ -12,7 +12,7 @@ drill: $(VENV)/ready
 
 # All tests, and the checks on style, types and the rules between rooms.
 test: check
-	$(VENV)/bin/pytest --cov --cov-report=term:skip-covered
+	$(VENV)/bin/pytest -n 4 --dist loadfile --cov --cov-report=term:skip-covered
 
 check: $(VENV)/ready
 	$(VENV)/bin/ruff check
