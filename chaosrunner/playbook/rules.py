@@ -45,6 +45,11 @@ _AFTER_A_FAULT = frozenset(
 _OF_THE_VICTIM = frozenset({"loss_on_victim", "exposed"})
 _OF_THE_SERVICE = frozenset({"ready_endpoints", "endpoints_back", "zero_ready_seconds", "replacement.endpoint_ready"})
 _PERCENTILES = frozenset({"p50", "p90", "p95", "p99"})
+_OF_A_PROBE = _PERCENTILES | {
+    "success_rate", "incomplete_200", "requests", "outcome", "loss_on_victim", "exposed", "unplaced", "in_flight",
+    "goodput", "good_share",
+}  # fmt: skip
+"""What the requests of one probe tell alone; the others are about Pods, the Service or the run."""
 
 
 class Finding(NamedTuple):
@@ -176,6 +181,10 @@ def _probe(keys: Keys, probe: Probe) -> Iterator[Finding]:
             (*keys, "fixed_length"), "the model may end an answer before max_tokens", "set openai.ignore_eos: true",
             warning=True,
         )  # fmt: skip
+    slo = probe.slo
+    if probe.http is None and slo.ttft is not None and slo.chunk_gap is slo.tpot is slo.e2e is None:
+        message = "a stream that stands still after its first token counts as good"
+        yield Finding((*keys, "slo", "ttft"), message, "add chunk_gap", warning=True)
     sent = probe.model_dump(include={"openai", "sse", "http", "mix"}, exclude_unset=True)
     yield from _templates(keys, sent)
 
@@ -208,6 +217,9 @@ def _expression(playbook: Playbook, keys: Keys, expression: Expression) -> Itera
         if check.probe is not None:
             yield from _known_probe((*keys[:2], "probe"), check.probe, playbook)
             probes = [probe for probe in probes if probe.name == check.probe]
+            for name in sorted(names - _OF_A_PROBE):
+                hint = "take it into a check of its own" if names & _OF_A_PROBE else "leave it out"
+                yield Finding((*keys[:2], "probe"), f"probe: does nothing for {name}", hint)
         if check.confidence is not None and not _has_bound(expression):
             yield Finding((*keys[:2], "confidence"), "only a comparison of success_rate has a confidence interval")
     if (
@@ -328,6 +340,26 @@ def _limits(drill: Drill, playbook: Playbook) -> Iterator[Finding]:
         if nodes is not None and nodes.mode == "fixed" and nodes.value > limits.max_nodes:
             yield Finding(("limits", "max_nodes"), f"{who} takes {nodes} nodes, max_nodes is {limits.max_nodes}")
     planned = sum(step.body.for_ for step in playbook.steps if isinstance(step.body, Baseline | Hold))
+    longest = planned + sum(_patience(step) for step in playbook.steps)
+    deadline = format_duration(limits.deadline)
     if planned >= limits.deadline:
-        spelled, deadline = format_duration(planned), format_duration(limits.deadline)
-        yield Finding(("limits", "deadline"), f"baseline and hold alone take {spelled}, the deadline is {deadline}")
+        message = f"baseline and hold alone take {format_duration(planned)}, the deadline is {deadline}"
+        yield Finding(("limits", "deadline"), message)
+    elif longest > limits.deadline:
+        message = f"with all they may wait the steps take {format_duration(longest)}, the deadline is {deadline}"
+        hint = "a longer one, or a run that should fail is aborted instead"
+        yield Finding(("limits", "deadline"), message, hint, warning=True)
+
+
+def _patience(step: Step) -> float:
+    """Seconds that a step may wait for something before it fails or is inconclusive."""
+    body = step.body
+    waits = body.within if isinstance(body, Trigger) and body.when is not None else 0.0
+    match body:
+        case Baseline(timeout=timeout) | Wait(timeout=timeout):
+            waits += timeout
+        case Drain(timeout=timeout, nodes=nodes):
+            waits += timeout * (nodes.value if nodes is not None and nodes.mode == "fixed" else 1)
+        case Evict(retry_for=retry_for, dry_run=False):
+            waits += retry_for
+    return waits

@@ -97,7 +97,8 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     (((STEP, "  - wait: {until: time_to_serve <= 5s}\n" + STEP),), [
         "13:19: time_to_serve is never known before Pods were taken away (wait after a fault)"]),
     ((("  - baseline: {for: 30s", "  - hold: {for: 30s}\n" + STEP + ": endpoints_back}\n  - baseline: {for: 30s"),), [
-        "13:12: a fault before any baseline: no fault is sent to a service that was not seen healthy (begin with a baseline step)",
+        "13:12: a fault before any baseline: no fault is sent to a service that was not seen healthy "
+        "(begin with a baseline step)",
         "14:15: warning: a baseline after a fault does not show the service at rest"]),
     ((('when: "in_flight(target) >= 1", ', ""),), [
         '13:30: warning: "within" without "when" waits for nothing (add "when")']),
@@ -135,6 +136,19 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
         "16:46: expected a percentage above 0 and at most 100, like 50%"]),
     (((CHECK, '  - {check: success_rate >= 99%, probe: chatt}\n'),), [
         '16:41: unknown probe "chatt" (did you mean "chat"?)']),
+    # what is not about requests is the same for every probe
+    (((CHECK, '  - {check: time_to_serve <= 5s, probe: chat}\n'),), [
+        "16:41: probe: does nothing for time_to_serve (leave it out)"]),
+    (((CHECK, '  - {check: success_rate >= 99% and endpoints_back and restarts == 0, probe: chat}\n'),), [
+        "16:78: probe: does nothing for endpoints_back (take it into a check of its own)",
+        "16:78: probe: does nothing for restarts (take it into a check of its own)"]),
+    (((CHECK, '  - {check: p99(ttft) <= 5s and exposed >= 1 and in_flight == 0, probe: chat}\n'),), []),
+    # TTFT alone calls a stream good that stands still
+    ((("    load:", "    slo: {ttft: 2s}\n    load:"),), [
+        "10:17: warning: a stream that stands still after its first token counts as good (add chunk_gap)"]),
+    ((("    load:", "    slo: {ttft: 2s, e2e: 9s}\n    load:"),), []),
+    ((("    load:", "    slo: {ttft: 2s, chunk_gap: 1s}\n    load:"),), []),
+    ((("    load:", "    slo: {chunk_gap: 1s}\n    load:"),), []),
     (((CHECK, '  - goodput > 5\n'),), ["16:5: no probe says what a good request is (give the probe an slo)"]),
     (((CHECK, '  - replacement.tokens >= 129\n'),), [
         "16:5: replacement.tokens >= 129 never holds: no probe asks for more than 128 tokens"]),
@@ -227,6 +241,19 @@ BAD_DRILLS: list[tuple[Changes, Changes, list[str]]] = [
         "drill.yaml:1:1: step 2 (drain) of the playbook takes 2 nodes, max_nodes is 1"]),
     ((("parameters:", "limits: {deadline: 20s}\nparameters:"),), (), [
         "drill.yaml:9:20: baseline and hold alone take 30s, the deadline is 20s"]),
+    # 30 s + 120 s of baseline, 30 s for exposure, 600 s of patience
+    ((("parameters:", "limits: {deadline: 12m}\nparameters:"),), (), [
+        "drill.yaml:9:20: warning: with all they may wait the steps take 13m, the deadline is 12m "
+        "(a longer one, or a run that should fail is aborted instead)"]),
+    ((("parameters:", "limits: {deadline: 13m}\nparameters:"),), (), []),
+    ((("parameters:", "limits: {deadline: 13m}\nparameters:"),),
+     (('when: "in_flight(target) >= 1", within: 30s', "retry_for: 31s"),), [
+        "drill.yaml:9:20: warning: with all they may wait the steps take 13m1s, the deadline is 13m "
+        "(a longer one, or a run that should fail is aborted instead)"]),
+    ((("parameters:", "limits: {deadline: 1h, max_nodes: 6}\nparameters:"),),
+     ((STEP, "  - drain: {nodes: 5}\n" + STEP),), [
+        "drill.yaml:9:20: warning: with all they may wait the steps take 1h3m, the deadline is 1h "
+        "(a longer one, or a run that should fail is aborted instead)"]),
     ((("parameters:", "limits: {namespaces: [prod]}\nparameters:"),), (), [
         'drill.yaml:9:22: limits.namespaces leaves out "default", where the workload is']),
     # what the playbook asks and the drill cannot answer: the place is the playbook's
