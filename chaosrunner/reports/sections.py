@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
+from typing import NamedTuple
 
 from chaosrunner.analysis.facts import ALL, PHASES, CheckResult, Facts, LostRequest, Replacement
 from chaosrunner.playbook.expressions import METRICS, Quantity
@@ -72,7 +74,10 @@ def _summary(facts: Facts) -> Section:
         style = STYLES["skipped"] if exposure.exposed == 0 else "bad" if exposure.lost else "good"
         section.item("victim" if len(exposure.victims) == 1 else "victims", text, style)
     success = facts.success_rate[ALL]
-    section.item("success rate", estimate(success) + (f"; {success.note}" if success.note else ""))
+    text = estimate(success) + (f"; {success.note}" if success.note else "")
+    if facts.unfinished:
+        text += f"; {len(facts.unfinished)} unfinished, not counted"
+    section.item("success rate", text)
     incomplete = facts.incomplete_200[ALL]
     section.item("incomplete 200", f"{plural(incomplete, 'stream')}", "bad" if incomplete else "plain")
     recovery = facts.recovery
@@ -297,22 +302,61 @@ def _availability(facts: Facts) -> Section:
     return section
 
 
+LATER = {"baseline": "after the fault", "during": "after the service was whole again"}
+"""When a request ended that straddles the end of a phase."""
+
+
+class _Late(NamedTuple):
+    """Requests sent in one phase that ended in a later one."""
+
+    successes: int
+    lost: Counter[str]
+    """By outcome."""
+
+
+def _straddling(facts: Facts) -> dict[str, _Late]:
+    """By the phase in which they were sent; phases without any are left out."""
+    late = set(facts.straddling)
+    found = {}
+    for phase in LATER:
+        lost = Counter(lost.outcome for lost in facts.lost_requests if lost.phase == phase and lost.request in late)
+        successful = facts.latency.get("e2e", {}).get(phase)
+        successes = successful.straddling if successful else 0
+        if lost or successes:
+            found[phase] = _Late(successes, lost)
+    return found
+
+
 def _outcomes(facts: Facts) -> Section:
     section = Section("Outcomes by phase")
     keys = [*(phase.name for phase in facts.phases if phase.name in facts.outcomes), ALL]
     names = sorted(facts.outcomes.get(ALL, {}), key=lambda name: (name not in SUCCESSES, name))
     if not names:
         return section
+    straddling = _straddling(facts)
+
+    def count(key: str, name: str) -> str:
+        requests = facts.outcomes.get(key, {}).get(name, 0)
+        late = straddling.get(key)
+        marked = late and requests and (late.successes if name in SUCCESSES else late.lost[name])
+        return f"{requests}*" if marked else str(requests)
+
+    def rate(key: str) -> str:
+        found = facts.success_rate.get(key)
+        return share(found.value if found else None) + ("*" if key in straddling else "")
+
     rows: list[list[Cell | str]] = [
-        [
-            Cell(name, "plain" if name in SUCCESSES else "bad"),
-            *(str(facts.outcomes.get(key, {}).get(name, 0)) for key in keys),
-        ]
-        for name in names
+        [Cell(name, "plain" if name in SUCCESSES else "bad"), *(count(key, name) for key in keys)] for name in names
     ]
-    rates = (facts.success_rate.get(key) for key in keys)
-    rows.append(["success rate", *(share(rate.value if rate else None) for rate in rates)])
+    rows.append(["success rate", *map(rate, keys)])
     section.table(Table(("sent in", *keys), rows, right=frozenset(range(1, len(keys) + 1))))
+    for key, late in straddling.items():
+        lost, sent = late.lost.total(), sum(facts.outcomes[key].values())
+        section.line(
+            f"* {late.successes + lost} of the {plural(sent, 'request')} sent in {key} ended {LATER[key]}; "
+            f"{lost or 'none'} of them lost",
+            "warn" if lost else "dim",
+        )
     for phase in facts.phases:
         if phase.open and phase.name == "during":
             section.line(f"the service was not whole again when the recording ended: {phase.why}", "warn")

@@ -13,6 +13,7 @@ from chaosrunner.reports import headline, render, sections
 from chaosrunner.reports.compare import in_words, side_by_side
 from chaosrunner.reports.losses import losses
 from chaosrunner.reports.sections import value
+from chaosrunner.timeline import rows
 from tests.analysis.captures import real_drill
 from tests.analysis.tape import Tape, context, facts, replay
 from tests.reports.story import NASTY, NEW, OTHER, VICTIM, crowd, eviction, quiet
@@ -49,6 +50,26 @@ def test_a_drill_that_lost_streams() -> None:
     assert line(text, "until it was warm") == "until it was warm 0 failed, 1 slow"
     assert line(text, "10.50 s evict (dry run)").startswith(f"10.50 s evict (dry run) {OTHER} blocked_by_budget 429 #")
     assert re.search(r"#\d+: Cannot evict pod \[chat\]", text)
+
+
+def test_a_baseline_that_looks_bad_because_of_our_own_fault_says_so() -> None:
+    text = printed(eviction())
+    assert line(text, "sent in baseline") == "sent in baseline during after all"
+    assert line(text, "complete ") == "complete 10* 1 8 19"
+    assert line(text, "aborted 2") == "aborted 2* 0 0 2"
+    assert line(text, "success rate 83") == "success rate 83.33 %* 100 % 100 % 90.48 %"
+    assert line(text, "* 4 of") == "* 4 of the 12 requests sent in baseline ended after the fault; 2 of them lost"
+    assert "ended after the fault; none of them lost" in " ".join(printed(eviction(lost=0)).split())
+    assert " ended after the fault;" not in printed(quiet())
+
+
+def test_unfinished_requests_stand_beside_the_success_rate() -> None:
+    tape = Tape()
+    tape.request(1.0, 2.0)
+    tape.add(rows.RequestSent(at=3.0, request="chat-9", probe="chat"))
+    found = replay(tape.rows, context(), close=False)
+    text = line(printed(found, 200), "success rate 100 % (1 of 1;")
+    assert text.endswith("; 1 unfinished, not counted")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
