@@ -13,3 +13,11 @@ class Refused(UserError):
     """Refused before anything was changed (plan, lock, unreachable cluster): exit code 6."""
 
     exit_code = 6
+
+
+class Locked(Refused):
+    """Another run holds the target; `holder` is its id."""
+
+    def __init__(self, message: str, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder

@@ -82,7 +82,8 @@ def run(**given: Any) -> None:
 
     Plans first, asks, and then runs: baseline, faults, recovery, undo, report. DRILL is a file, a shipped drill's
     name, or a folder of drills. SIGINT or SIGTERM aborts: what was changed is put back, requests in flight end, and
-    the report is still made; a second one does not wait for the requests.
+    the report is still made; a second one does not wait for the requests. Where an earlier run died and left something
+    changed, that is to be put back first: on a terminal this is offered, else the drill is refused.
 
     The exit code is the verdict's; of several drills the worst, in the order 5, 4, 6, 2, 3, 1, 0.
     """

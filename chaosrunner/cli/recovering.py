@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,12 +12,17 @@ from typing import Any
 
 import anyio
 import click
+import structlog
+from rich.console import Console
 
-from chaosrunner.cli.options import cluster_config
+from chaosrunner.cli.leftovers import crashed, journals
+from chaosrunner.cli.options import TIMELINES, cluster_config
 from chaosrunner.cli.output import out, print_json
 from chaosrunner.cluster import Cluster, Unreachable, connect
-from chaosrunner.errors import Refused
-from chaosrunner.journal.journal import Connection, find_journals
+from chaosrunner.cluster import lease as leases
+from chaosrunner.errors import Refused, UserError
+from chaosrunner.journal.journal import NAME as JOURNAL
+from chaosrunner.journal.journal import Connection
 from chaosrunner.journal.journal import read as read_journal
 from chaosrunner.journal.recover import recover as undo
 from chaosrunner.journal.recover import recover_annotated
@@ -24,33 +30,59 @@ from chaosrunner.journal.undo import UndoResult
 from chaosrunner.reports.document import Cell, Style, Table
 from chaosrunner.reports.terminal import print_table
 from chaosrunner.timeline.clock import Clock
+from chaosrunner.timeline.manifest import Manifest
+from chaosrunner.timeline.rows import Target
+
+log = structlog.get_logger()
 
 ROLLBACK_FAILED = 5
+UNCLEAR = 3
 
 
 def recover(timelines: Path, from_cluster: bool, foreign: bool, output: str, **flags: Any) -> int:
-    results = anyio.run(partial(_recover, timelines, from_cluster, foreign, flags))
+    results = anyio.run(partial(recover_below, timelines, flags, from_cluster=from_cluster, foreign=foreign))
     if output == "json":
         print_json(results)
     elif not results:
         where = f"below {timelines}" + (" or on the cluster" if from_cluster else "")
         click.echo(f"nothing to recover {where}")
     else:
-        columns = ("object", "fault", "run", "result", "detail")
-        print_table(out(), Table(columns, [_row(result) for result in results], wrap=frozenset({0, 4})))
-        for result in results:
-            if not result.ok and result.command:
-                click.echo(f"by hand: {result.command}")
-    return ROLLBACK_FAILED if any(result.state == "undo_failed" for result in results) else 0
+        show(out(), results)
+    return exit_code(results)
 
 
-def _row(result: UndoResult) -> tuple[Cell | str, ...]:
-    style: Style = "good" if result.ok else "bad" if result.state == "undo_failed" else "warn"
-    name = f"{result.target.kind.lower()}/{result.target.name}"
-    return name, result.fault, result.run, Cell(result.state.replace("_", " "), style), result.detail or ""
+def exit_code(results: list[UndoResult]) -> int:
+    """5 if something could not be put back, else 3 if something was left that nobody here can judge."""
+    if any(result.state == "undo_failed" for result in results):
+        return ROLLBACK_FAILED
+    return UNCLEAR if any(result.state == "left_alone" and not result.alive for result in results) else 0
 
 
-async def _recover(timelines: Path, from_cluster: bool, foreign: bool, flags: dict[str, Any]) -> list[UndoResult]:
+def show(console: Console, results: list[UndoResult]) -> None:
+    columns = ("object", "fault", "run", "result", "detail")
+    print_table(console, Table(columns, [_row(result) for result in results], wrap=frozenset({0, 4})))
+    for result in results:
+        if not result.ok and result.command and not result.alive:
+            console.print(f"by hand: {result.command}", soft_wrap=True)
+
+
+def command(timelines: Path, kubeconfig: str | None = None) -> str:
+    """What to type to recover."""
+    words = ["chaosrunner", "recover"]
+    words += ["--timelines", str(timelines)] if timelines != TIMELINES else []
+    words += ["--kubeconfig", kubeconfig] if kubeconfig else []
+    return shlex.join(words)
+
+
+async def recover_below(
+    timelines: Path, flags: dict[str, Any], *, from_cluster: bool = False, foreign: bool = False
+) -> list[UndoResult]:
+    """Undoes what dead runs below `timelines` left, then removes the Leases that they still hold.
+
+    `flags` of the command line (see `options.CLUSTER`) win over what the journals say. Raises Refused where
+    `from_cluster` asks for a cluster that cannot be reached.
+    """
+
     @asynccontextmanager
     async def reach(connection: Connection) -> AsyncIterator[Cluster]:
         """As the run did, unless the command line says otherwise."""
@@ -64,14 +96,57 @@ async def _recover(timelines: Path, from_cluster: bool, foreign: bool, flags: di
         async with connect(config, Clock()) as cluster:
             yield cluster
 
-    journals = find_journals(timelines)
-    results = await undo(journals, reach, foreign=foreign)
+    paths = journals(timelines)
+    results = await undo(paths, reach, foreign=foreign)
     if from_cluster:
-        known = {entry.entry for path in journals for entry, _ in read_journal(path)}
+        known = {entry for path in paths for entry in _entries(path)}
         here = Connection(kubeconfig=flags["kubeconfig"], context=flags["context"], namespace=flags["namespace"])
         try:
             async with reach(here) as cluster:
                 results += await recover_annotated(cluster, here, known=known, foreign=foreign)
         except Unreachable as error:
             raise Refused(f"the cluster cannot be reached: {error}") from error
+    held: dict[Connection, list[Manifest]] = {}
+    for folder, manifest in crashed(timelines):
+        held.setdefault(_connection(folder, manifest), []).append(manifest)
+    for connection, dead in held.items():
+        try:
+            async with reach(connection) as cluster:
+                for manifest in dead:
+                    results += await _free(cluster, manifest)
+        except (Unreachable, UserError) as error:
+            # A Lease that nobody renews expires by itself: no reason to fail.
+            log.info("leases of dead runs cannot be looked for", context=connection.context, error=str(error))
     return results
+
+
+def _entries(path: Path) -> dict[str, Connection]:
+    """Entries of a journal and how they were reached; none where it cannot be read."""
+    try:
+        return {entry.entry: entry.connection for entry, _ in read_journal(path)}
+    except OSError:
+        return {}
+
+
+def _connection(folder: Path, manifest: Manifest) -> Connection:
+    """How a run reached its cluster: by its journal where that has an entry, else by the manifest's context."""
+    path = folder / JOURNAL
+    known = list(_entries(path).values())
+    return known[0] if known else Connection(context=manifest.context, namespace=manifest.workload.namespace)
+
+
+async def _free(cluster: Cluster, manifest: Manifest) -> list[UndoResult]:
+    """Removes the Lease on a dead run's target, if it is still that run's. Raises Unreachable."""
+    workload = manifest.workload
+    name = leases.name_for(workload.controller or workload.selector)
+    if not await leases.remove(cluster, workload.namespace, name, manifest.run):
+        return []
+    target = Target(kind="Lease", name=name, namespace=workload.namespace)
+    run, drill = manifest.run, manifest.drill
+    return [UndoResult(entry="", run=run, drill=drill, fault="lock", target=target, state="undone")]
+
+
+def _row(result: UndoResult) -> tuple[Cell | str, ...]:
+    style: Style = "good" if result.ok else "bad" if result.state == "undo_failed" else "warn"
+    name = f"{result.target.kind.lower()}/{result.target.name}"
+    return name, result.fault, result.run, Cell(result.state.replace("_", " "), style), result.detail or ""

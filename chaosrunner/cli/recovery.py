@@ -27,7 +27,11 @@ def recover(**given: Any) -> None:
 
     Reads the journals below --timelines; runs that are alive are left alone. What somebody changed since is left as
     they want it. Doing it twice changes nothing. With --from-cluster the annotations that chaosrunner leaves on what
-    it changes are read too, so that a lost journal loses nothing. Exit code 5 if something could not be put back.
+    it changes are read too, so that a lost journal loses nothing. A Lease that a dead run still holds is removed.
+    Where a cluster is gone for good, remove the recording's folder.
+
+    Exit code 5 if something could not be put back or a journal not be read; 3 if something was left alone because
+    nobody here can tell whether its run is alive.
     """
     from chaosrunner.cli.recovering import recover
 

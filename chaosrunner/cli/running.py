@@ -8,23 +8,25 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import click
+import msgspec
 
 from chaosrunner.analysis.facts import Facts
 from chaosrunner.cli import expect as expectations
-from chaosrunner.cli import lab_process
+from chaosrunner.cli import lab_process, recovering
 from chaosrunner.cli.display import Display
 from chaosrunner.cli.ending import user_error
 from chaosrunner.cli.expect import Expected
+from chaosrunner.cli.leftovers import crashed, left_changed, tell
 from chaosrunner.cli.options import CLUSTER, check_target, cluster_config, read_parameters
 from chaosrunner.cli.output import err, out, print_json
 from chaosrunner.cli.select import chosen
 from chaosrunner.cluster import ClusterConfig, Unreachable, connect
 from chaosrunner.engine import Finished, Options, run_drill
-from chaosrunner.errors import Refused, UserError
+from chaosrunner.errors import Locked, Refused, UserError
 from chaosrunner.plan.plan import Plan, make_plan
 from chaosrunner.playbook import BoundDrill, load_drill
 from chaosrunner.reports import Cell, Section, headline, junit, render, sections
@@ -67,6 +69,7 @@ def run(drills: tuple[str, ...], yes: bool, **given: Any) -> int:
         bound.check_environment(flags["context"])
 
     async def one(bound: BoundDrill, display: Display) -> Finished:
+        await _leftovers(display, wanted.timelines, flags["request_timeout"], ask=not yes)
         display.say("planning")
         aimed, config = _aimed(bound, flags)
         options = Options(
@@ -75,9 +78,41 @@ def run(drills: tuple[str, ...], yes: bool, **given: Any) -> int:
             confirm=None if yes else partial(_confirm, display),
             follow=display.follow,
         )
-        return await run_drill(aimed, config, options)
+        try:
+            return await run_drill(aimed, config, options)
+        except Locked as error:
+            raise _unlockable(error, wanted.timelines, flags["kubeconfig"]) from error
 
     return _all(wanted, one)
+
+
+async def _leftovers(display: Display, timelines: Path, request_timeout: float | None, *, ask: bool) -> None:
+    """Sees to it that nothing is left changed by runs that died: asks to put it back where somebody is there to
+    answer. Raises Refused while something is left."""
+    entries = left_changed(timelines)
+    if not entries:
+        return
+    refused = Refused(f"{tell(entries)}; put it back with: {recovering.command(timelines)}")
+    if not (ask and sys.stdin.isatty()):
+        raise refused
+    with display.paused():
+        click.echo(tell(entries), err=True)
+        if not _agreed("Put it back now?"):
+            raise refused
+        # Each journal knows its own cluster; that of the drill to be run may be another.
+        flags = dict.fromkeys(CLUSTER) | {"as_groups": (), "request_timeout": request_timeout}
+        recovering.show(err(), await recovering.recover_below(timelines, flags))
+    if left := left_changed(timelines):
+        raise Refused(f"not all could be put back: {tell(left)}")
+
+
+def _unlockable(error: Locked, timelines: Path, kubeconfig: str | None) -> Refused:
+    """The refusal, with the way out where the run that holds the target is known to be dead."""
+    for _, manifest in crashed(timelines):
+        if manifest.run == error.holder:
+            died = f"run {manifest.run} of drill {manifest.drill} died and still holds the lock on this target"
+            return Refused(f"{died}; free it with: {recovering.command(timelines, kubeconfig)}")
+    return error
 
 
 async def _confirm(display: Display, made: Plan) -> None:
@@ -88,16 +123,20 @@ async def _confirm(display: Display, made: Plan) -> None:
         render(err(), plan_headline(made), plan_sections(made))
         if not sys.stdin.isatty():
             raise Refused("nobody is there to say yes: give --yes")
-        # The event loop's own handler would only note a Ctrl-C, and the question would go on waiting.
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            agreed = click.confirm("\nRun this drill?", err=True)
-        except click.Abort:
-            agreed = False
-        finally:
-            signal.signal(signal.SIGINT, handler)
-        if not agreed:
+        if not _agreed("\nRun this drill?"):
             raise Refused("not confirmed; nothing was changed")
+
+
+def _agreed(question: str) -> bool:
+    """Asks on the terminal; Ctrl-C is a no."""
+    # The event loop's own handler would only note a Ctrl-C, and the question would go on waiting.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        return False
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def rehearse(drills: tuple[str, ...], **given: Any) -> int:
@@ -192,16 +231,35 @@ def _files(given: tuple[str, ...]) -> list[str]:
     return list(files)
 
 
+class NotRun(msgspec.Struct, kw_only=True):
+    """A drill without facts, in the place of its report."""
+
+    drill: str
+    verdict: Literal["refused", "aborted", "error"]
+    """refused: nothing was changed because the plan, the lock or the cluster said no. aborted: interrupted before it
+    began. error: something that the user gave was wrong."""
+    reason: str
+    exit_code: int
+
+
 @dataclass
 class Results:
     """What the drills came to so far."""
 
     codes: list[int] = field(default_factory=list)
     done: list[Facts] = field(default_factory=list)
-    not_run: dict[str, str] = field(default_factory=dict)
-    """Drill -> why it was not run."""
+    not_run: list[NotRun] = field(default_factory=list)
     remarks: list[Cell] = field(default_factory=list)
     """How each one stands against what was expected of it."""
+
+    documents: list[Facts | NotRun] = field(default_factory=list)
+    """All of them, in the order of the drills."""
+
+    def refuse(self, name: str, verdict: Literal["refused", "aborted", "error"], reason: str, code: int) -> None:
+        """Notes a drill that did not run."""
+        self.codes.append(code)
+        self.not_run.append(NotRun(drill=name, verdict=verdict, reason=reason, exit_code=code))
+        self.documents.append(self.not_run[-1])
 
     @property
     def code(self) -> int:
@@ -220,17 +278,17 @@ def _all(wanted: _Wanted, one: _One) -> int:
         try:
             finished = _run(bound, one)
         except KeyboardInterrupt:
-            results.codes.append(ABORTED)
-            results.not_run[name] = "interrupted before it began"
+            results.refuse(name, "aborted", "interrupted before it began", ABORTED)
             click.echo(f"{name}: interrupted before it began; nothing was changed", err=True)
             break
         except UserError as error:
-            results.codes.append(error.exit_code)
-            results.not_run[name] = str(error)
+            verdict: Literal["refused", "error"] = "refused" if isinstance(error, Refused) else "error"
+            results.refuse(name, verdict, str(error), error.exit_code)
             click.echo(f"error: {name}: {error}" if several else f"error: {error}", err=True)
         else:
             facts = finished.facts
             results.done.append(facts)
+            results.documents.append(facts)
             missed = expected.missed(facts) if expected else None
             results.codes.append(int(missed is not None) if expected else facts.exit_code)
             if expected:
@@ -241,7 +299,9 @@ def _all(wanted: _Wanted, one: _One) -> int:
                 break
         finally:
             if wanted.junit_file:  # after each drill: what comes later cannot take it away
-                wanted.junit_file.write_text(junit(results.done, results.not_run), encoding="utf-8")
+                wanted.junit_file.write_text(
+                    junit(results.done, {one.drill: one.reason for one in results.not_run}), encoding="utf-8"
+                )
         if results.codes[-1] and wanted.exitfirst:
             break
     _report(wanted, results, several)
@@ -279,10 +339,7 @@ def _show(finished: Finished, several: bool) -> None:
 
 def _report(wanted: _Wanted, results: Results, several: bool) -> None:
     if wanted.output == "json":
-        if several:
-            print_json(results.done)
-        elif results.done:
-            print_json(results.done[0])
+        print_json(results.documents if several else results.documents[0])
         for remark in results.remarks:
             click.echo(remark.text, err=True)
         return
@@ -302,8 +359,8 @@ def _outcome(results: Results) -> Section:
         Cell(f"{facts.run.drill} {facts.verdict.replace('_', ' ')}: {in_words(facts)}", STYLES[facts.verdict])
         for facts in results.done
     ]
-    for name, why in results.not_run.items():
-        section.line(f"{name} was not run: {why.splitlines()[0]}", "bad")
+    for one in results.not_run:
+        section.line(f"{one.drill} was not run: {one.reason.splitlines()[0]}", "bad")
     return section
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from chaosrunner.cli.leftovers import lives
 from chaosrunner.errors import UserError
-from chaosrunner.journal import process
 from chaosrunner.journal.journal import NAME as JOURNAL
 from chaosrunner.journal.journal import open_entries
 from chaosrunner.reports.document import STYLES, Cell, Table
@@ -70,7 +70,7 @@ def prune(root: Path, *, keep: int | None, older_than: float | None, dry_run: bo
             continue
         if older_than is not None and now - manifest.anchor <= older_than:
             continue
-        if _alive(recording) or _to_undo(recording.folder):
+        if lives(manifest) or _to_undo(recording):
             continue
         if not dry_run:
             shutil.rmtree(recording.folder)
@@ -85,22 +85,16 @@ def _recordings(root: Path) -> Iterator[reader.Recording]:
             click.echo(f"skipped: {error}", err=True)
 
 
-def _alive(recording: reader.Recording) -> bool:
-    host = recording.manifest.host
-    if not recording.crashed or host is None:
-        return False
-    owner = process.Process(pid=host.pid, started=host.started, host=host.hostname)
-    return process.liveness(owner) != "dead"
-
-
-def _to_undo(folder: Path) -> int:
-    path = folder / JOURNAL
-    return len(open_entries(path)) if path.exists() else 0
+def _to_undo(recording: reader.Recording) -> int:
+    path = recording.folder / JOURNAL
+    if recording.manifest.lab or not path.exists():  # what a rehearsal changed ended with its lab
+        return 0
+    return len(open_entries(path))
 
 
 def _listed(recording: reader.Recording) -> Listed:
     manifest = recording.manifest
-    state = manifest.state if manifest.state == "ended" else ("running" if _alive(recording) else "crashed")
+    state = manifest.state if manifest.state == "ended" else ("running" if lives(manifest) else "crashed")
     return Listed(
         drill=manifest.drill,
         run=manifest.run,
@@ -109,6 +103,6 @@ def _listed(recording: reader.Recording) -> Listed:
         verdict=manifest.verdict,
         requests=manifest.rows.get("request", 0) if state == "ended" else None,
         bytes=sum(path.stat().st_size for path in recording.folder.iterdir() if path.is_file()),
-        to_undo=0 if state == "running" else _to_undo(recording.folder),
+        to_undo=0 if state == "running" else _to_undo(recording),
         folder=str(recording.folder),
     )

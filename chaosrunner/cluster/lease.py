@@ -7,9 +7,11 @@ are about).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from hashlib import sha256
 from typing import Any, Literal
 
 import anyio
@@ -159,6 +161,26 @@ class Lease:
         if fresh:
             spec["acquireTime"] = stamp
         return {**body, "spec": spec}
+
+
+def name_for(target: str) -> str:
+    """The Lease's name for a target: its controller where there is one, else its selector."""
+    readable = re.sub(r"[^a-z0-9]+", "-", target.lower()).strip("-")[:40].strip("-")
+    return f"chaosrunner-{readable}-{sha256(target.encode()).hexdigest()[:8]}"
+
+
+async def remove(cluster: Cluster, namespace: str, name: str, holder: str) -> bool:
+    """Remove the Lease of a holder that is known to be dead; false where it is not (or no longer) that holder's, or
+    the server refuses, which harms nothing: it expires by itself. Raises Unreachable."""
+    answer = await cluster.get(LEASES, name, namespace)
+    if answer.ok and _spec(answer).get("holderIdentity") != holder:
+        return False
+    if answer.ok:
+        found = meta(answer.body)
+        answer = await cluster.delete(LEASES, name, namespace, uid=found["uid"], version=found["resourceVersion"])
+    if not answer.ok and answer.status != 404:
+        log.warning("lease of a dead holder was not removed", lease=name, status=answer.status, message=answer.message)
+    return answer.ok
 
 
 def _spec(answer: Answer) -> dict[str, Any]:

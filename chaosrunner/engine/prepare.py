@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 
 import anyio
 import structlog
 
 from chaosrunner import logs
 from chaosrunner.cluster import ApiError, Cluster, Unreachable
-from chaosrunner.cluster.lease import Lease
+from chaosrunner.cluster.lease import Lease, name_for
 from chaosrunner.engine import traffic
 from chaosrunner.engine.credentials import credentials
-from chaosrunner.errors import Refused
+from chaosrunner.errors import Locked, Refused
 from chaosrunner.http.fetch import JsonFetcher
 from chaosrunner.plan.plan import Plan, make_plan
 from chaosrunner.playbook import BoundDrill
@@ -109,14 +107,17 @@ def _prometheus(bound: BoundDrill, clock: Clock) -> tuple[JsonFetcher | None, di
 
 async def _locked(cluster: Cluster, plan: Plan, run: str) -> Lease:
     """The Lease on the drill's target. Raises Refused if somebody else holds it."""
-    lease = Lease(cluster=cluster, namespace=plan.workload.namespace, name=_lease_name(plan), holder=run)
+    name = name_for(plan.workload.controller or plan.workload.selector)
+    lease = Lease(cluster=cluster, namespace=plan.workload.namespace, name=name, holder=run)
     try:
         taken = await lease.acquire()
     except RuntimeError as error:
         raise Refused(str(error)) from None
     if taken:
         since = f", last renewed {taken.renewed}" if taken.renewed else ""
-        raise Refused(f"another drill is running on this target: {taken.holder} holds lease {lease.name}{since}")
+        raise Locked(
+            f"another drill is running on this target: {taken.holder} holds lease {lease.name}{since}", taken.holder
+        )
     return lease
 
 
@@ -126,10 +127,3 @@ async def _server_version(cluster: Cluster) -> dict[str, str]:
     except ApiError as error:  # /version may be closed to us; the run does not depend on it
         log.info("the server does not tell its version", error=str(error))
         return {}
-
-
-def _lease_name(plan: Plan) -> str:
-    """One Lease a target: the controller where there is one, else the selector."""
-    target = plan.workload.controller or plan.workload.selector
-    readable = re.sub(r"[^a-z0-9]+", "-", target.lower()).strip("-")[:40].strip("-")
-    return f"chaosrunner-{readable}-{sha256(target.encode()).hexdigest()[:8]}"

@@ -29,16 +29,23 @@ async def recover(
     """Undoes every open entry of the journals, newest first, each also when another fails. Idempotent.
 
     Entries of a run that is alive are left alone; those of a run on another host too, since nobody here can
-    tell whether it is alive, unless `foreign` says that it is not. Raises OSError if a journal cannot be read.
+    tell whether it is alive, unless `foreign` says that it is not. A journal that cannot be read is a failed result
+    of its own, the last, and keeps no other from being undone.
     """
-    work = [(entry, ledger) for ledger in map(Reopened, journals) for entry in ledger.open()]
+    ledgers: list[Reopened] = []
+    unreadable: list[UndoResult] = []
+    for path in journals:
+        try:
+            ledgers.append(Reopened(path))
+        except OSError as error:
+            unreadable.append(_unreadable(path, error))
+    work = [(entry, ledger) for ledger in ledgers for entry in ledger.open()]
     work.sort(key=lambda item: item[0].wall, reverse=True)
     results: dict[str, UndoResult] = {}
     by_cluster: dict[Connection, list[tuple[Entry, Reopened]]] = {}
     for entry, ledger in work:
-        reason = _left_alone(entry.owner, foreign)
-        if reason:
-            results[entry.entry] = result(entry, "left_alone", reason)
+        if left := _left_alone(entry, foreign):
+            results[entry.entry] = left
         else:
             by_cluster.setdefault(entry.connection, []).append((entry, ledger))
     for connection, items in by_cluster.items():
@@ -51,7 +58,7 @@ async def recover(
                 if entry.entry not in results:
                     await mark(ledger, entry, "undo_failed", str(error))
                     results[entry.entry] = result(entry, "undo_failed", str(error))
-    return [results[entry.entry] for entry, _ in work]
+    return [*(results[entry.entry] for entry, _ in work), *unreadable]
 
 
 async def recover_annotated(
@@ -71,11 +78,7 @@ async def recover_annotated(
     entries.sort(key=lambda entry: entry.wall, reverse=True)
     results = []
     for entry in entries:
-        reason = _left_alone(entry.owner, foreign)
-        if reason:
-            results.append(result(entry, "left_alone", reason))
-        else:
-            results.append(await undo_entry(cluster, _Unwritten(), entry, emit))
+        results.append(_left_alone(entry, foreign) or await undo_entry(cluster, _Unwritten(), entry, emit))
     return results
 
 
@@ -111,11 +114,26 @@ class _Unwritten:
         pass
 
 
-def _left_alone(owner: process.Process, foreign: bool) -> str | None:
+def _left_alone(entry: Entry, foreign: bool) -> UndoResult | None:
+    """The result of an entry that is not to be undone now; None where it is."""
+    owner = entry.owner
     match process.liveness(owner):
         case "alive":
-            return f"its run is alive (process {owner.pid})"
+            return result(entry, "left_alone", f"its run is alive (process {owner.pid})", alive=True)
         case "unknown" if not foreign:
-            return f"its run was started on {owner.host}; nobody here can tell whether it is alive"
+            reason = f"its run was started on {owner.host}; nobody here can tell whether it is alive"
+            return result(entry, "left_alone", reason)
         case _:
             return None
+
+
+def _unreadable(path: Path, error: OSError) -> UndoResult:
+    return UndoResult(
+        entry="",
+        run=path.parent.name,
+        drill=path.parent.parent.name,
+        fault="unknown",
+        target=rows.Target(kind="Journal", name=path.name),
+        state="undo_failed",
+        detail=f"{path} cannot be read: {error.strerror}",
+    )

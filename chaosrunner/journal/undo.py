@@ -38,6 +38,8 @@ class UndoResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     target: rows.Target
     state: State | Literal["left_alone"]
     """As in the journal; left_alone: its run is alive, or nobody here can tell."""
+    alive: bool | None = None
+    """Where it was left alone: true if its run is alive; None where nobody here can tell."""
     detail: str | None = None
     command: str | None = None
     """Where the undo failed or was left: the command with which a person can do it."""
@@ -125,7 +127,9 @@ async def mark(ledger: Ledger, entry: Entry, state: State, detail: str | None) -
         log.error("the journal cannot be written", target=entry.target.name, state=state, error=str(error))
 
 
-def result(entry: Entry, state: State | Literal["left_alone"], detail: str | None) -> UndoResult:
+def result(
+    entry: Entry, state: State | Literal["left_alone"], detail: str | None, *, alive: bool | None = None
+) -> UndoResult:
     needs_a_person = state in ("undo_failed", "left_alone")
     return UndoResult(
         entry=entry.entry,
@@ -134,6 +138,7 @@ def result(entry: Entry, state: State | Literal["left_alone"], detail: str | Non
         fault=entry.fault,
         target=entry.target,
         state=state,
+        alive=alive,
         detail=detail,
         command=fields.command(entry) if needs_a_person else None,
     )

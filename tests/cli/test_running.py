@@ -45,13 +45,23 @@ def drills(tmp_path: Path) -> Path:
 def test_drills_that_cannot_begin(drills: Path) -> None:
     arguments = ["run", drills, "--yes", "--kubeconfig", drills / "config", "--timelines", drills / "t"]
     done = call(*arguments, "--junit", drills / "all.xml", "-o", "json")
-    assert (done.exit_code, json.loads(done.stdout)) == (6, [])
+    assert done.exit_code == 6
+    assert [(one["drill"], one["verdict"], one["exit_code"]) for one in json.loads(done.stdout)] == [
+        ("lab-delete-pod", "refused", 6),
+        ("lab-drain-node", "refused", 6),
+    ]
     suites = ElementTree.parse(drills / "all.xml").getroot()
     assert [suite.get("name") for suite in suites] == ["lab-delete-pod", "lab-drain-node"]
     assert suites.get("errors") == "2"
     done = call(*arguments, "--junit", drills / "first.xml", "-x", "--expect", "passed")
     assert done.exit_code == 6
     assert [suite.get("name") for suite in ElementTree.parse(drills / "first.xml").getroot()] == ["lab-delete-pod"]
+    assert json.loads(call(*arguments, "-k", "drain", "-o", "json").stdout) == {
+        "drill": "lab-drain-node",
+        "verdict": "refused",
+        "reason": "the cluster cannot be reached: http://127.0.0.1:9: connection refused",
+        "exit_code": 6,
+    }
     done = call(*arguments, "-k", "drain")
     assert (done.exit_code, done.stdout) == (6, "")
     assert "lab-delete-pod" not in done.stderr
