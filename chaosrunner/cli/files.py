@@ -102,6 +102,7 @@ def schema(kind: Literal["playbook", "drill"]) -> None:
     help="Playbook of the drill.",
 )
 @click.option("--url", help="Where the probes send their requests; the Service's own address where absent.")
+@click.option("--pod-header", metavar="NAME", help="Response header that names the serving Pod, such as target-pod.")
 @click.option(
     "-f",
     "--file",
@@ -110,7 +111,9 @@ def schema(kind: Literal["playbook", "drill"]) -> None:
     help="Write to this file, which must not exist.",
 )
 @cluster_options(drill=False)
-def init(service: str, playbook: str, url: str | None, target: Path | None, **flags: Any) -> None:
+def init(
+    service: str, playbook: str, url: str | None, pod_header: str | None, target: Path | None, **flags: Any
+) -> None:
     """Write a drill from a live Service and the workload behind it.
 
     Looks up the Service's selector, its Pods, their controller, ports and disruption budget; changes nothing.
@@ -125,7 +128,7 @@ def init(service: str, playbook: str, url: str | None, target: Path | None, **fl
     async def ask() -> str:
         try:
             async with connect(cluster_config(flags), Clock()) as cluster:
-                return await propose(cluster, service=service, playbook=playbook, url=url)
+                return await propose(cluster, service=service, playbook=playbook, url=url, pod_header=pod_header)
         except Unreachable as error:
             raise Refused(f"the cluster cannot be reached: {error}") from error
 

@@ -28,7 +28,7 @@ def lab() -> None:
     "--drill",
     metavar="DRILL",
     shell_complete=complete_drill,
-    help="Set the lab up as this drill's `lab:` section says; a plain one where absent.",
+    help="Set the lab up as this drill's `lab:` section says; a plain one with a PodDisruptionBudget where absent.",
 )
 @parameters_option
 @click.option(

@@ -38,6 +38,9 @@ INSTANTS = "instants.jsonl"
 SYSTEM = "lab-system"
 """Namespace of the lab's gateway and alert source."""
 
+PLAIN: dict[str, Any] = {"pdb": {"max_unavailable": 1}, "gateway": {"pod_header": "x-served-by"}}
+"""The lab without a drill: what the shipped playbooks expect of a service, and the lab's defaults."""
+
 LOG = "lab.jsonl"
 """Name of the lab's log of instants in a recording."""
 
@@ -175,7 +178,7 @@ def keep_lab(drill: str | None, parameters: tuple[str, ...], state: Path | None,
     values = read_parameters(parameters)
     if values and not drill:
         raise UserError("-p sets what a drill says: give --drill too")
-    spec = lab_spec(load_drill(drill, values)) if drill else {}
+    spec = lab_spec(load_drill(drill, values)) if drill else PLAIN
     anyio.run(_keep, spec, state, output)
 
 
@@ -185,7 +188,7 @@ async def _keep(spec: dict[str, Any], state: Path | None, output: str) -> None:
 
             async def serve() -> None:
                 async with running_lab(spec, state, lambda doing: click.echo(doing, err=True)) as (ready, folder):
-                    _announce(ready, folder, output)
+                    _announce(ready, folder, spec.get("pdb"), output)
                     await anyio.sleep_forever()
 
             group.start_soon(serve)
@@ -195,13 +198,16 @@ async def _keep(spec: dict[str, Any], state: Path | None, output: str) -> None:
                 break
 
 
-def _announce(ready: Ready, folder: Path, output: str) -> None:
+def _announce(ready: Ready, folder: Path, budget: dict[str, Any] | None, output: str) -> None:
     if output == "json":
         print_json_line(ready)
     else:
         click.echo(f"export KUBECONFIG={shlex.quote(ready.kubeconfig)}")
         click.echo(f"# kubectl get pods -n {ready.namespace} -o wide")
         click.echo(f"# gateway:         {ready.url}")
+        click.echo(f"# Pod header:      {ready.pod_header or 'none: no response tells which Pod served it'}")
+        limits = ", ".join(f"{name}: {value}" for name, value in (budget or {}).items() if value is not None)
+        click.echo(f"# budget:          {limits or 'none: no PodDisruptionBudget protects the replicas'}")
         if ready.prometheus:
             click.echo(f"# alerts:          {ready.prometheus}/api/v1/alerts")
         click.echo(f"# logs and state:  {folder}")

@@ -2,8 +2,8 @@
 
 When the lab serves, one JSON line appears on standard output: kubeconfig, context, namespace, url (the gateway),
 prometheus (the alert source), log (the lab's own log of instants), control (see `chaosrunner.lab.embedded.cluster`),
-pid. Everything else goes to standard error. Exit codes: 0 ended as told, 1 the workload did not become ready, 2 bad
-spec.
+pod_header (by which the gateway names the serving Pod; null where it does not), pid. Everything else goes to standard
+error. Exit codes: 0 ended as told, 1 the workload did not become ready, 2 bad spec.
 """
 
 from __future__ import annotations

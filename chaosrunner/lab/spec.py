@@ -103,6 +103,11 @@ class LabSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     addresses: Literal["per_pod", "shared"] | None = None
     manifests: tuple[Json, ...] = ()
 
+    @property
+    def pod_header(self) -> str | None:
+        """The response header by which the gateway names the serving Pod; None where it names none."""
+        return str(self.gateway.get("pod_header", gateway.parser().get_default("pod_header"))) or None
+
 
 def read(text: str | bytes) -> LabSpec:
     """Read a spec from JSON text. UserError for anything that is not as it must be."""

@@ -16,11 +16,19 @@ from chaosrunner.playbook import load_playbook
 POD_HEADERS = ("target-pod", "x-served-by")
 """Response headers by which gateways and servers name the serving Pod, for the comment in the file."""
 
+NO_POD_HEADER = "names the serving Pod in responses; without it losses cannot be placed"
 
-async def propose(cluster: Cluster, *, service: str, playbook: str, url: str | None = None) -> str:
+SECOND_EVICTION = "second_eviction"
+"""Parameter of playbooks that ask what a further eviction is answered while a replica is missing."""
+
+
+async def propose(
+    cluster: Cluster, *, service: str, playbook: str, url: str | None = None, pod_header: str | None = None
+) -> str:
     """The text of a drill that binds `playbook` to the Service; comments mark what could not be known.
 
-    Raises Refused where the Service is not there or selects no Pods, UserError for an unknown playbook, Unreachable.
+    `pod_header`: the response header that names the serving Pod, where the caller knows it. Raises Refused where the
+    Service is not there or selects no Pods, UserError for an unknown playbook, Unreachable.
     """
     known = load_playbook(playbook)
     namespace = cluster.namespace
@@ -38,6 +46,7 @@ async def propose(cluster: Cluster, *, service: str, playbook: str, url: str | N
         raise Refused(str(error)) from error
     if not pods:
         raise Refused(f"service {namespace}/{service}: no Pod matches its selector {selector}")
+    protecting = sorted({str(pdb["metadata"]["name"]) for pod in pods for pdb in budgets_of(pod, budgets)})
     root = await Roots(cluster).resolve(pods[0])
     lines = [
         "# A drill: which playbook, on what, with which limits. Check it with: chaosrunner plan THIS-FILE",
@@ -57,12 +66,12 @@ async def propose(cluster: Cluster, *, service: str, playbook: str, url: str | N
         f"  service: {_text(service)}",
         "endpoint:",
         *_endpoint(service, namespace, spec, url),
-        f"  # pod_header: {POD_HEADERS[0]}  # names the serving Pod in responses; without it losses cannot be placed",
+        f"  pod_header: {_text(pod_header)}" if pod_header else f"  # pod_header: {POD_HEADERS[0]}  # {NO_POD_HEADER}",
         "  # api_key: {env: API_KEY}",
         "  # model: NAME  # where the probe's requests must name one",
         "# prometheus: {url: http://prometheus.monitoring.svc:9090}",
-        *_parameters(known.parameters),
-        *_limits(pods, budgets),
+        *_parameters(known.parameters, protected=bool(protecting)),
+        *_limits(pods, protecting),
     ]
     return "\n".join(lines) + "\n"
 
@@ -88,19 +97,24 @@ def _endpoint(service: str, namespace: str, spec: dict[str, Any], url: str | Non
     return [f'  url: "http://{service}.{namespace}.svc:{port}"{note}']
 
 
-def _parameters(parameters: dict[str, Any]) -> Sequence[str]:
+def _parameters(parameters: dict[str, Any], *, protected: bool) -> Sequence[str]:
+    """Every parameter of the playbook: as a comment where its default does, else to be filled in."""
     if not parameters:
         return []
     listed = ["parameters:"]
     for name, parameter in parameters.items():
+        if name == SECOND_EVICTION and not protected:
+            listed.append(
+                f"  {name}: accepted  # no PodDisruptionBudget protects these Pods, so nothing would refuse it"
+            )
+            continue
         default = "REQUIRED" if parameter.default is None else json.dumps(parameter.default)
         mark = "" if parameter.default is None else "#"
         listed.append(f"{mark}  {name}: {default}  # {' '.join(parameter.description.split()) or parameter.type}")
     return listed if any(not line.startswith("#") for line in listed[1:]) else ["#" + listed[0], *listed[1:]]
 
 
-def _limits(pods: Sequence[dict[str, Any]], budgets: Sequence[dict[str, Any]]) -> Sequence[str]:
+def _limits(pods: Sequence[dict[str, Any]], protecting: Sequence[str]) -> Sequence[str]:
     healthy = sum(ready(pod) for pod in pods)
-    names = sorted({str(pdb["metadata"]["name"]) for pod in pods for pdb in budgets_of(pod, budgets)})
-    budget = f"budget {', '.join(names)}" if names else "no PodDisruptionBudget protects them"
+    budget = f"budget {', '.join(protecting)}" if protecting else "no PodDisruptionBudget protects them"
     return [f"limits: {{max_pods: 1, deadline: 30m}}  # {len(pods)} Pods, {healthy} of them Ready; {budget}"]

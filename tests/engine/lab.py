@@ -30,6 +30,7 @@ class Lab:
     prometheus: str
     log: str
     control: str
+    pod_header: str | None
     pid: int
 
     @property

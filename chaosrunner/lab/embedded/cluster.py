@@ -79,6 +79,7 @@ class Lab:
             "prometheus": self.places.alerts,
             "log": str(self.state / "instants.jsonl"),
             "control": self.control,
+            "pod_header": self.spec.pod_header,
             "pid": os.getpid(),
         }
 
