@@ -118,10 +118,15 @@ def value(metric: str, found: float | bool | str | None) -> str:
 
 def _found(check: CheckResult) -> str:
     """Only the value where the check itself says of what, else each metric with its value."""
+
+    def shown(metric: str) -> str:
+        note = check.notes.get(metric)
+        return value(metric, check.values[metric]) + (f" ({note})" if note else "")
+
     if len(check.values) == 1 and (metric := next(iter(check.values))) in check.check:
-        text = value(metric, check.values[metric])
+        text = shown(metric)
     else:
-        text = ", ".join(f"{metric} = {value(metric, found)}" for metric, found in check.values.items())
+        text = ", ".join(f"{metric} = {shown(metric)}" for metric in check.values)
     return text + (f"; {check.reason}" if check.reason else "")
 
 

@@ -63,6 +63,16 @@ def test_a_baseline_that_looks_bad_because_of_our_own_fault_says_so() -> None:
     assert " ended after the fault;" not in printed(quiet())
 
 
+def test_a_check_of_a_percentile_tells_of_how_many_values() -> None:
+    tape = Tape()
+    for at in range(5):
+        tape.request(at, at + 0.5)
+    tape.end(6.0)
+    text = line(printed(facts(tape, context("p99(ttft) <= 1s")), 200), "passed p99(ttft)")
+    assert text.startswith("passed p99(ttft) <= 1s 100 ms (")
+    assert "n<100" in text
+
+
 def test_unfinished_requests_stand_beside_the_success_rate() -> None:
     tape = Tape()
     tape.request(1.0, 2.0)
