@@ -53,12 +53,15 @@ def test_recover_restores_what_a_killed_run_left_and_only_that(lab: Lab, tmp_pat
     left = lab.cordoned()
     assert operators_node in left
     assert len(left) == 2
+    (lease,) = lab.leases()
 
     code, out, err = drills.invoke("recover", "--timelines", str(tmp_path), "-o", "json")
     assert (code, err) == (0, "")
     assert [(result["state"], result["target"]["name"]) for result in json.loads(out)] == [
-        ("undone", name) for name in left if name != operators_node
+        *(("undone", name) for name in left if name != operators_node),
+        ("undone", lease["metadata"]["name"]),
     ]
+    assert lab.leases() == []
     assert lab.nodes() == before
     assert lab.cordoned() == [operators_node]
 
