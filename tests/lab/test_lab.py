@@ -83,6 +83,7 @@ def test_a_lab_serves_logs_its_instants_and_leaves_nothing_behind(tmp_path: Path
             "prometheus",
             "log",
             "control",
+            "pod_header",
             "pid",
         } == running.ready.keys()
         pod = running.complete()
