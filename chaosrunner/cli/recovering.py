@@ -94,6 +94,12 @@ async def recover_below(
             as_groups=config.as_groups or connection.as_group,
         )
         async with connect(config, Clock()) as cluster:
+            if connection.server not in (None, cluster.server):
+                # On another cluster an object that is not there would count as undone.
+                raise UserError(
+                    f"the run was on {connection.server}, and context {cluster.context} is {cluster.server} now; "
+                    "give the --kubeconfig and --context that lead there"
+                )
             yield cluster
 
     paths = journals(timelines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,10 +27,10 @@ ELSEWHERE = process.Process(pid=1, started="x", host=HERE.host + "-elsewhere")
 def left(tmp_path: Path) -> Callable[..., Path]:
     """Writes the recording of a run that left a node cordoned, on a cluster that nobody runs."""
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
-    reach = Connection(kubeconfig=str(tmp_path / "kubeconfig"), context="c", namespace="demo")
 
-    def leave(run: str, owner: process.Process, **manifest: str) -> Path:
+    def leave(run: str, owner: process.Process, server: str | None = None, **manifest: str) -> Path:
         folder = write(tmp_path / "t", run, tape().rows[:3], end=False, **manifest)
+        reach = Connection(kubeconfig=str(tmp_path / "kubeconfig"), context="c", namespace="demo", server=server)
         journal = Journal(folder / "journal.jsonl", run=run, drill="chat", connection=reach)
         journal._owner = owner
         node = rows.Target(kind="Node", name="n2", uid="u")
@@ -77,9 +76,11 @@ def test_a_journal_that_cannot_be_read_is_told_and_stops_no_run(drills: Path, le
         "run", drills / "delete-pod.yaml", "--yes", "--kubeconfig", drills / "config", "--timelines", drills / "t"
     )
     assert "the cluster cannot be reached" in done.stderr.splitlines()[-1]
-    done = call("recover", "--timelines", drills / "t")
+    done = call("recover", "--timelines", drills / "t", "-o", "json")
     assert done.exit_code == 5
-    assert re.search(r"broken +undo failed +.*journal\.jsonl cannot be read: Is a directory", done.stdout)
+    (result,) = json.loads(done.stdout)
+    assert (result["run"], result["state"]) == ("broken", "undo_failed")
+    assert result["detail"].endswith("journal.jsonl cannot be read: Is a directory")
 
 
 @pytest.mark.parametrize(("owner", "code", "by_hand"), [(HERE, 0, False), (ELSEWHERE, 3, True), (DEAD, 5, True)])
@@ -92,6 +93,15 @@ def test_the_exit_code_of_recover(
     done = call("recover", "--timelines", tmp_path / "t")
     assert done.exit_code == code, done.output
     assert ("by hand: kubectl " in done.stdout) == by_hand
+
+
+def test_nothing_counts_as_undone_on_another_cluster(left: Callable[..., Path], tmp_path: Path) -> None:
+    left("dead", DEAD, server="https://another.example:6443")
+    done = call("recover", "--timelines", tmp_path / "t", "-o", "json")
+    assert done.exit_code == 5
+    (result,) = json.loads(done.stdout)
+    assert result["state"] == "undo_failed"
+    assert "the run was on https://another.example:6443" in result["detail"]
 
 
 def test_nothing_is_to_be_undone_of_a_rehearsal(left: Callable[..., Path], tmp_path: Path) -> None:
