@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from chaosrunner.cluster.answers import EvictionClass
-from chaosrunner.cluster.resources import controller, finished, labels, meta, ready, terminating
-
-Object = dict[str, Any]
+from chaosrunner.cluster.resources import Object, controller, finished, labels, meta, ready, terminating
 
 HELD = 120.0
 """Seconds after which the disruption controller forgets an eviction that it never saw happen (DeletionTimeout)."""

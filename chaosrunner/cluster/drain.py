@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from chaosrunner.cluster.answers import EvictionClass
-from chaosrunner.cluster.resources import controller, finished, meta, terminating
+from chaosrunner.cluster.resources import Object, controller, finished, meta, terminating
 from chaosrunner.cluster.session import Answer
-
-Object = dict[str, Any]
 
 MIRROR = "kubernetes.io/config.mirror"
 

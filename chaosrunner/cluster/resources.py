@@ -60,6 +60,10 @@ KNOWN = {
 """By apiVersion and kind, so that these need no discovery."""
 
 
+Object = dict[str, Any]
+"""A Kubernetes object as the API gave it."""
+
+
 def meta(obj: dict[str, Any]) -> dict[str, Any]:
     """The object's metadata; empty where there is none (legal in bookmarks and in hand-made objects)."""
     return obj.get("metadata") or {}

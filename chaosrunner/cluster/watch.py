@@ -22,14 +22,12 @@ import anyio
 import msgspec
 import structlog
 
-from chaosrunner.cluster.resources import Resource, meta
+from chaosrunner.cluster.resources import Object, Resource, meta
 from chaosrunner.cluster.session import Answer, ApiError, Cluster, Listing, Stream, Unreachable, selectors
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
 
 log = structlog.get_logger()
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

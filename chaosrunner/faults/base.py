@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import structlog
@@ -14,14 +14,12 @@ from chaosrunner.cluster.actions import create_event, target_of
 from chaosrunner.cluster.answers import EvictionClass, meets
 from chaosrunner.cluster.budget import Budgets, Predicted
 from chaosrunner.cluster.eviction import EvictionAnswer, evict
-from chaosrunner.cluster.resources import meta
+from chaosrunner.cluster.resources import Object, meta
 from chaosrunner.cluster.session import Cluster, Unreachable
 from chaosrunner.journal.journal import Journal
 from chaosrunner.journal.undo import UndoResult
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
-
-Object = dict[str, Any]
 
 log = structlog.get_logger()
 

@@ -14,18 +14,16 @@ from chaosrunner.cluster.resources import PODS, meta, terminating
 from chaosrunner.cluster.session import Unreachable
 from chaosrunner.faults.base import (
     Context,
-    FaultResult,
     Object,
     PlanContext,
     Preview,
     TargetResult,
     Touch,
 )
-from chaosrunner.faults.evict import judge, verify_taken
-from chaosrunner.journal.undo import UndoResult
+from chaosrunner.faults.taking import TakesPods
 
 
-class DeletePod:
+class DeletePod(TakesPods):
     """Deletes Pods, all at once, each only if it still is that Pod. Cannot be undone; the controller replaces them."""
 
     name = "delete_pod"
@@ -39,11 +37,9 @@ class DeletePod:
         expect: int | str = "accepted",
     ) -> None:
         """`grace_period` in seconds. `force` removes the object at once, while its processes may live on."""
-        self.pods = list(pods)
+        super().__init__(pods, expect)
         self.grace_period = grace_period
         self.force = force
-        self.expect = expect
-        self._applied = FaultResult()
 
     async def plan(self, context: PlanContext) -> Preview:
         preview = Preview()
@@ -63,32 +59,7 @@ class DeletePod:
             preview.stays = "processes of force-deleted Pods may live on until their kubelet ends them"
         return preview
 
-    async def apply(self, context: Context) -> FaultResult:
-        results: dict[int, TargetResult] = {}
-
-        async def one(index: int, pod: Object) -> None:
-            results[index] = await self._delete(context, pod)
-
-        async with anyio.create_task_group() as tasks:
-            for index, pod in enumerate(self.pods):
-                tasks.start_soon(one, index, pod)
-        self._applied = FaultResult(targets=[results[index] for index in range(len(self.pods))])
-        judge(self._applied, self.expect)
-        return self._applied
-
-    async def verify(self, context: Context) -> FaultResult:
-        """Whether each Pod is terminating or gone, and was not before. Raises Unreachable."""
-        await verify_taken(context, self.pods, self._applied)
-        return self._applied
-
-    async def undo(self, context: Context) -> list[UndoResult]:
-        """Nothing: a delete cannot be undone."""
-        return []
-
-    async def verify_undone(self, context: Context) -> bool:
-        return True
-
-    async def _delete(self, context: Context, pod: Object) -> TargetResult:
+    async def take(self, context: Context, pod: Object) -> TargetResult:
         target = target_of(pod)
         try:
             before = await context.cluster.get(PODS, target.name, target.namespace)

@@ -8,9 +8,9 @@ import anyio
 
 from chaosrunner.cluster.actions import target_of
 from chaosrunner.cluster.answers import meets
-from chaosrunner.cluster.drain import RETRY_EVERY, gone, next_move
+from chaosrunner.cluster.drain import RETRY_EVERY, next_move
 from chaosrunner.cluster.eviction import EvictionAnswer, evict
-from chaosrunner.cluster.resources import PODS, meta, terminating
+from chaosrunner.cluster.resources import meta
 from chaosrunner.faults.base import (
     Context,
     FaultResult,
@@ -22,10 +22,10 @@ from chaosrunner.faults.base import (
     touch,
     would_meet,
 )
-from chaosrunner.journal.undo import UndoResult
+from chaosrunner.faults.taking import TakesPods
 
 
-class Evict:
+class Evict(TakesPods):
     """Evicts Pods, all at once. An eviction cannot be undone; the controller replaces the Pod."""
 
     name = "evict"
@@ -41,13 +41,12 @@ class Evict:
         retry_every: float = RETRY_EVERY,
     ) -> None:
         """`pods`: name, namespace and UID suffice. `expect`: HTTP status or class of the answer. Times in seconds."""
-        self.pods = list(pods)
+        super().__init__(pods, expect)
         self.dry_run = dry_run
         self.grace_period = grace_period
-        self.expect = expect
         self.retry_for = retry_for
         self.retry_every = retry_every
-        self._applied = FaultResult()
+        self._deadline = 0.0
 
     async def plan(self, context: PlanContext) -> Preview:
         preview = Preview()
@@ -70,36 +69,17 @@ class Evict:
 
     async def apply(self, context: Context) -> FaultResult:
         """Sends the evictions, concurrently; each is tried again for `retry_for` while a budget refuses it."""
-        results: dict[int, TargetResult] = {}
-        deadline = context.now + self.retry_for
-
-        async def one(index: int, pod: Object) -> None:
-            results[index] = await self._evict(context, pod, deadline)
-
-        async with anyio.create_task_group() as tasks:
-            for index, pod in enumerate(self.pods):
-                tasks.start_soon(one, index, pod)
-        self._applied = FaultResult(targets=[results[index] for index in range(len(self.pods))])
-        judge(self._applied, self.expect)
-        return self._applied
+        self._deadline = context.now + self.retry_for
+        return await super().apply(context)
 
     async def verify(self, context: Context) -> FaultResult:
         """Whether each accepted eviction shows: the Pod is terminating or gone, and was not before.
 
         Raises Unreachable.
         """
-        if not self.dry_run:
-            await verify_taken(context, self.pods, self._applied)
-        return self._applied
+        return self._applied if self.dry_run else await super().verify(context)
 
-    async def undo(self, context: Context) -> list[UndoResult]:
-        """Nothing: an eviction cannot be undone."""
-        return []
-
-    async def verify_undone(self, context: Context) -> bool:
-        return True
-
-    async def _evict(self, context: Context, pod: Object, deadline: float) -> TargetResult:
+    async def take(self, context: Context, pod: Object) -> TargetResult:
         attempts = 0
         while True:
             attempts += 1
@@ -114,7 +94,7 @@ class Evict:
                     expect=self.expect,
                 )
             result = taken(pod, answer, attempts, expect=self.expect)
-            pause = min(answer.retry_after or self.retry_every, deadline - context.now)
+            pause = min(answer.retry_after or self.retry_every, self._deadline - context.now)
             move = next_move(answer.answer, was_terminating=False)
             if result.expected or move != "retry" or pause <= 0:
                 break
@@ -137,33 +117,3 @@ def taken(pod: Object, answer: EvictionAnswer, attempts: int, *, expect: int | s
         detail=answer.message,
         self_inflicted=answer.self_inflicted,
     )
-
-
-def judge(result: FaultResult, expect: int | str) -> None:
-    """Makes `result` failed if an answer is not the expected one, inconclusive if there only was none."""
-    wrong = [target for target in result.targets if not target.expected]
-    if wrong:
-        result.result = "inconclusive" if all(target.answer == "unreachable" for target in wrong) else "failed"
-        result.reason = "; ".join(
-            f"{t.target.name}: expected {expect}, got {t.answer}" + (f" ({t.detail})" if t.detail else "")
-            for t in wrong
-        )
-
-
-async def verify_taken(context: Context, pods: Sequence[Object], result: FaultResult) -> None:
-    """Looks whether each Pod whose removal was accepted is terminating or gone, and was not so before.
-
-    Raises Unreachable.
-    """
-    for pod, target in zip(pods, result.targets, strict=True):
-        if target.answer == "already_terminating":
-            target.bitten, target.detail = False, "it was terminating before: this took nothing away"
-        elif target.answer == "accepted":
-            answer = await context.cluster.get(PODS, meta(pod)["name"], meta(pod)["namespace"])
-            target.bitten = gone(pod, answer) or (answer.ok and terminating(answer.body))
-            if not target.bitten:
-                target.detail = "accepted, but the Pod is not terminating"
-    unbitten = [target for target in result.targets if target.bitten is False]
-    if unbitten and result.result == "ok":
-        result.result = "inconclusive"
-        result.reason = "; ".join(f"{target.target.name}: {target.detail}" for target in unbitten)
