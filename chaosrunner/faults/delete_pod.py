@@ -10,11 +10,10 @@ from chaosrunner.cluster.actions import delete_pod, target_of
 from chaosrunner.cluster.answers import classify, meets
 from chaosrunner.cluster.budget import budgets_of
 from chaosrunner.cluster.drain import gone
-from chaosrunner.cluster.resources import PODS, meta, terminating
+from chaosrunner.cluster.resources import PODS, Object, meta, terminating
 from chaosrunner.cluster.session import Unreachable
 from chaosrunner.faults.base import (
     Context,
-    Object,
     PlanContext,
     Preview,
     TargetResult,

@@ -10,12 +10,11 @@ from chaosrunner.cluster.actions import target_of
 from chaosrunner.cluster.answers import EvictionClass
 from chaosrunner.cluster.drain import RETRY_EVERY, DrainDecision, DrainOptions, gone, leaving, next_move, select
 from chaosrunner.cluster.eviction import evict
-from chaosrunner.cluster.resources import DAEMON_SETS, PODS, controller, meta, terminating
+from chaosrunner.cluster.resources import DAEMON_SETS, PODS, Object, controller, meta, terminating
 from chaosrunner.cluster.session import ApiError, Cluster, Unreachable
 from chaosrunner.faults.base import (
     Context,
     FaultResult,
-    Object,
     PlanContext,
     Preview,
     Problem,

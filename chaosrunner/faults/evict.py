@@ -10,11 +10,10 @@ from chaosrunner.cluster.actions import target_of
 from chaosrunner.cluster.answers import meets
 from chaosrunner.cluster.drain import RETRY_EVERY, next_move
 from chaosrunner.cluster.eviction import EvictionAnswer, evict
-from chaosrunner.cluster.resources import meta
+from chaosrunner.cluster.resources import Object, meta
 from chaosrunner.faults.base import (
     Context,
     FaultResult,
-    Object,
     PlanContext,
     Preview,
     Problem,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaosrunner.cluster.drain import DrainOptions
+from chaosrunner.cluster.resources import Object
 from chaosrunner.faults import cordon, delete_pod, drain, evict
-from chaosrunner.faults.base import Fault, Object
+from chaosrunner.faults.base import Fault
 from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import models
 from chaosrunner.timeline import rows

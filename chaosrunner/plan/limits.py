@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from chaosrunner.cluster.resources import labels, meta
-from chaosrunner.faults.base import Object
+from chaosrunner.cluster.resources import Object, labels, meta
 from chaosrunner.playbook.models import Limits
 from chaosrunner.playbook.selectors import selects
 

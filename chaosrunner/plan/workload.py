@@ -12,6 +12,7 @@ from chaosrunner.cluster.resources import (
     PDBS,
     PODS,
     SERVICES,
+    Object,
     finished,
     labels,
     meta,
@@ -20,7 +21,7 @@ from chaosrunner.cluster.resources import (
 from chaosrunner.cluster.roots import Roots
 from chaosrunner.cluster.session import ApiError, Cluster
 from chaosrunner.errors import Refused
-from chaosrunner.faults.base import Object, Problem
+from chaosrunner.faults.base import Problem
 from chaosrunner.plan.lint import Ending, endings, kept_spec
 from chaosrunner.plan.targets import Candidate, NodeCandidate, candidate, excluded
 from chaosrunner.playbook.models import Drill
