@@ -12,11 +12,11 @@ from chaosrunner.timeline.clock import Clock
 PACE = 0.02
 """Least seconds between two evaluations: a busy probe emits thousands of rows a second."""
 
-SHARE = 10
+SHARE = 30
 """An evaluation that took t seconds is followed by a pause of at least t times this: figures over millions of requests
 must not take the event loop away from the streams."""
 
-PERIOD = 0.1
+PERIOD = 0.25
 """Most seconds between two evaluations: windows like `[30s]` change without a row."""
 
 
