@@ -4,8 +4,8 @@ Prints, for one eviction with 4 streams of 40 tokens a second: the runner's CPU 
 lasts (from its own `prober` rows), the time of the eviction call, the time from the last row to the finished report,
 and the sizes. The lab is another process and not in the runner's figures.
 
-The aim for the CPU is 5 %. About half of what is used is spent in httpx and h11, some 0.3 ms for each chunk of a stream;
-polling the alerts each second and evaluating the condition of the `wait` step come next.
+The aim for the CPU is 5 %. About half of what is used is spent in httpx and h11, some 0.3 ms for each chunk of a
+stream; polling the alerts each second and evaluating the condition of the `wait` step come next.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import anyio
 
+from chaosrunner import logs
 from chaosrunner.cli.lab_process import lab_spec, running_lab, towards
 from chaosrunner.engine import Finished, Options, run_drill
 from chaosrunner.playbook import load_drill
@@ -45,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hold", default="20s", help="how long the load goes on after recovery")
     options = parser.parse_args()
+    logs.configure()
     with tempfile.TemporaryDirectory() as folder:
         finished, last = anyio.run(drill, Path(folder), options.hold)
         done = time.monotonic()
