@@ -159,6 +159,11 @@ class Picture:
         run = self.warmth(pod).run
         return float(self.requests.sent[run[0]]) if run else None
 
+    @cached_property
+    def victim_uids(self) -> frozenset[str]:
+        """Pods that accepted calls took: on their way out, whether or not a watch has shown it."""
+        return frozenset(uid for call, _ in self.victims if (uid := call.sent.target.uid) is not None)
+
     # --- endpoints ---
 
     @cached_property
@@ -173,10 +178,11 @@ class Picture:
 
     @property
     def endpoints_back(self) -> bool | None:
-        """As many ready endpoints now as before the first fault; None where either is not known."""
+        """As many ready endpoints now as before the first fault, and none of them a victim's that has not left yet;
+        None where either is not known."""
         if self.fault_at is None or self.ready_before is None or self.ready_now is None:
             return None
-        return self.ready_now >= self.ready_before
+        return self.ready_now >= self.ready_before and not self.victim_uids & self.observations.endpoints.ready_keys
 
     # --- phases ---
 

@@ -242,7 +242,8 @@ class MetricScope:
     def _pods_ready(self, args: Args, window: float | None) -> Value:
         if self.picture.observations.watches.open(PODS) or not self._workload:
             return None
-        return len([pod for pod in self._workload if pod.ready and not pod.terminating])
+        leaving = self.picture.victim_uids
+        return len([pod for pod in self._workload if pod.ready and not pod.terminating and pod.uid not in leaving])
 
     @cached_property
     def _workload(self) -> list[PodState]:

@@ -22,7 +22,7 @@ from chaosrunner.cluster import Cluster, Unreachable, connect
 from chaosrunner.cluster import lease as leases
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.journal.journal import NAME as JOURNAL
-from chaosrunner.journal.journal import Connection
+from chaosrunner.journal.journal import Connection, Entry, open_entries
 from chaosrunner.journal.journal import read as read_journal
 from chaosrunner.journal.recover import recover as undo
 from chaosrunner.journal.recover import recover_annotated
@@ -105,7 +105,9 @@ async def recover_below(
     paths = journals(timelines)
     results = await undo(paths, reach, foreign=foreign)
     if from_cluster:
-        known = {entry for path in paths for entry in _entries(path)}
+        # A closed entry whose annotation is on an object all the same was carried out after it was closed: a call
+        # whose answer never came may still arrive.
+        known = {entry.entry for path in paths for entry in _open(path)}
         here = Connection(kubeconfig=flags["kubeconfig"], context=flags["context"], namespace=flags["namespace"])
         try:
             async with reach(here) as cluster:
@@ -124,6 +126,14 @@ async def recover_below(
             # A Lease that nobody renews expires by itself: no reason to fail.
             log.info("leases of dead runs cannot be looked for", context=connection.context, error=str(error))
     return results
+
+
+def _open(path: Path) -> list[Entry]:
+    """Entries of a journal that ask for an undo; none where it cannot be read."""
+    try:
+        return open_entries(path)
+    except OSError:
+        return []
 
 
 def _entries(path: Path) -> dict[str, Connection]:

@@ -41,7 +41,7 @@ class Cordon:
             note = fields.note_of(answer.body)
             if note is not None:
                 text = f"node {target.name} carries the undo of run {note.run} ({note.drill})"
-                preview.problems.append(_refuse("undo_pending", text, "chaosrunner recover"))
+                preview.problems.append(_refuse("undo_pending", text, "chaosrunner recover --from-cluster"))
             changes = not fields.same(fields.get(answer.body, POINTER), self.desired)
             preview.touches.append(
                 Touch(

@@ -104,8 +104,14 @@ class Drain:
         result = await self._cordon.apply(context)
         if result.result != "ok":
             return result
-        for node in self.nodes:
-            result.targets += await self._drain(context, node)
+        # Pods may have come before the cordons were set: what is evicted is judged once more, and is only this.
+        decided = [(await self._decide(context.cluster, node)) for node in self.nodes]
+        evictions = sum(decision.verdict == "evict" for decisions in decided for decision in decisions)
+        if (limit := self.too_many(evictions)) is not None:
+            result.result, result.reason = "failed", f"not drained: {limit}"
+            return result
+        for decisions in decided:
+            result.targets += await self._drain(context, decisions)
         wrong = [target for target in result.targets if not target.expected]
         if wrong:
             result.result = "inconclusive" if all(target.answer == "unreachable" for target in wrong) else "failed"
@@ -145,8 +151,8 @@ class Drain:
         reason = self.off_limits(decision.pod) if decision.verdict == "evict" else None
         return DrainDecision(pod=decision.pod, verdict="block", reason=reason) if reason else decision
 
-    async def _drain(self, context: Context, node: rows.Target) -> list[TargetResult]:
-        decisions = [d for d in await self._decide(context.cluster, node) if d.verdict != "skip"]
+    async def _drain(self, context: Context, decided: Sequence[DrainDecision]) -> list[TargetResult]:
+        decisions = [decision for decision in decided if decision.verdict != "skip"]
         results: dict[int, TargetResult] = {}
         deadline = context.now + self.timeout
 

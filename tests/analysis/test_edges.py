@@ -210,3 +210,15 @@ def test_the_loss_on_the_victim_of_one_probe() -> None:
         ("absent", "skipped"),
     ]
     assert (found.exposure.exposed, found.exposure.lost, found.exposure.unplaced) == (2, 1, 1)
+
+
+def test_a_victim_that_has_not_left_yet_is_not_back() -> None:
+    """Between the answer of the eviction and the first watch event the endpoints look as they did before."""
+    tape = Tape()
+    for name in ("a", "b"):
+        tape.pod(0.1, name, "LISTED", ready=True)
+    tape.endpoints(0.2, "LISTED", a=True, b=True)
+    tape.evict(5.0, "a")
+    seen = live(tape.rows, context())
+    assert seen.scope(now=5.1).value("endpoints_back", (), None) is False
+    assert seen.scope(now=5.1).value("pods_ready", (), None) == 1

@@ -510,3 +510,26 @@ async def test_the_plan_of_a_cordon_needs_to_read_the_node(tmp_path: Path) -> No
     async with running(tmp_path, {"nobody": nobody}, "nobody") as world:
         with pytest.raises(UserError, match="forbidden"):
             await Cordon([world.node("n1")]).plan(PlanContext(cluster=world.cluster, pdbs=[]))
+
+
+@pytest.mark.anyio
+async def test_pods_that_come_between_the_first_look_and_the_cordon_count_too(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        world.node("n1")
+        owner = world.deployment("chat", 3)
+        world.pod("chat-1", owner=owner)
+
+        def scaled_up(event: str, node: Object, old: Object | None) -> None:
+            if event == "MODIFIED" and node["spec"].get("unschedulable") and len(world.store.list("pods")) == 1:
+                world.pod("chat-2", owner=owner)
+
+        world.store.subscribe("nodes", scaled_up)
+        limit = Guard(Limits(max_pods=1), NAMESPACE, 3).too_many_evictions
+        fault = drain(world)
+        fault.too_many = limit
+        context = world.context()
+        applied = await fault.apply(context)
+        assert applied.result == "failed"
+        assert "2 Pods, limits.max_pods is 1" in str(applied.reason)
+        assert [row.action for row in world.actions()] == ["cordon"]
+        assert [r.state for r in await fault.undo(context)] == ["undone"]

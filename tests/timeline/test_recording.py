@@ -116,6 +116,26 @@ def test_secrets_are_masked_in_rows_and_manifest(tmp_path: Path) -> None:
     assert recording.requests()["error"].to_pylist() == [f"Incorrect API key: {MASK}"]
 
 
+def test_a_credential_of_digits_or_of_our_words_breaks_no_row(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r", manifest(), Redactor(["123456", "started", "request"]))
+    told: list[rows.Row] = []
+    writer.subscribe(told.append)
+    for row in (
+        rows.Clock(at=3.1234567, wall=1234567.5),
+        rows.Run(at=4.0, event="started"),
+        request(1, error="123456"),
+    ):
+        writer.emit(row)
+    writer.close()
+    clock, run, ended = reader.Recording.open(tmp_path / "r").rows()
+    assert [clock, run, ended] == told
+    assert isinstance(clock, rows.Clock)
+    assert (clock.at, clock.wall) == (3.1234567, 1234567.5)
+    assert isinstance(run, rows.Run)
+    assert isinstance(ended, rows.Request)
+    assert ended.error == MASK
+
+
 def test_the_final_manifest_counts_rows_and_hashes_files(tmp_path: Path) -> None:
     found = write(tmp_path / "r", some_rows()).manifest
     assert found.rows == {"clock": 1, "pod": 1, "request": 1, "request_headers": 2, "request_sent": 2, "run": 1}

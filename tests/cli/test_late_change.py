@@ -1,0 +1,41 @@
+"""A change whose answer never came may be carried out after its entry was closed; the object itself tells of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from click.testing import CliRunner, Result
+
+from chaosrunner.cli.main import cli
+from chaosrunner.faults.cordon import Cordon
+from chaosrunner.journal import process
+from tests.faults.world import running
+
+HERE = process.current()
+
+
+@pytest.mark.anyio
+async def test_recover_from_the_cluster_finds_what_the_journal_took_for_not_applied(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        node = world.node("n1")
+        context = world.context()
+        context.journal._owner = process.Process(pid=HERE.pid, started="long ago", host=HERE.host)
+        await Cordon([node]).apply(context)
+        (entry,) = context.journal.open()
+        await context.journal.mark(entry, "not_applied", "the node was unchanged when the undo looked")
+        context.journal.close()
+        arguments = ["recover", "--timelines", str(tmp_path / "timelines"), "-o", "json"]
+        reach = ["--kubeconfig", str(world.connection.kubeconfig), "--context", "lab"]
+
+        def call(*more: str) -> Result:
+            return CliRunner().invoke(cli, [*arguments, *reach, *more])
+
+        assert json.loads((await anyio.to_thread.run_sync(call)).stdout) == []
+        assert world.unschedulable("n1") is True
+        done = await anyio.to_thread.run_sync(call, "--from-cluster")
+        assert [result["state"] for result in json.loads(done.stdout)] == ["undone"]
+        assert world.unschedulable("n1") is None
