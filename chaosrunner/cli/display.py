@@ -66,6 +66,11 @@ class Display:
         self._doing = doing
         self._print(f"{self._name}: {doing}")
 
+    @property
+    def followed(self) -> bool:
+        """Whether the run has begun."""
+        return self._live is not None
+
     def follow(self, folder: Path, live: Live) -> Emit:
         """The engine's hook: what is returned gets every row."""
         self._live = live

@@ -17,6 +17,7 @@ from chaosrunner.cli.options import (
     output_option,
     parameters_option,
     read_parameters,
+    write_target,
 )
 from chaosrunner.errors import Refused, UserError
 
@@ -132,12 +133,12 @@ def init(
         except Unreachable as error:
             raise Refused(f"the cluster cannot be reached: {error}") from error
 
-    check_target("-f", target)
     if target and target.exists():
         raise UserError(f"{target} exists already; choose another name")
+    check_target("-f", target)
     text = anyio.run(ask)
     if target:
-        target.write_text(text, encoding="utf-8")
+        write_target("-f", target, text)
         click.echo(f"wrote {target}; next: chaosrunner plan {target}", err=True)
     else:
         click.echo(text, nl=False)

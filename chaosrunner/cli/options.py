@@ -111,10 +111,34 @@ def read_parameters(given: tuple[str, ...]) -> dict[str, str]:
     return pairs
 
 
-def check_target(option: str, path: Path | None) -> None:
-    """Refuses early what could only fail late. Raises UserError where the file cannot be written."""
+def check_folder(option: str, path: Path | None) -> None:
+    """Raises UserError where there is no folder for the file."""
     if path is not None and not path.resolve().parent.is_dir():
         raise UserError(f"{option} {path}: there is no folder {path.resolve().parent}")
+
+
+def check_target(option: str, path: Path | None) -> None:
+    """Refuses early what could only fail late. Raises UserError where the file cannot be written."""
+    check_folder(option, path)
+    if path is None:
+        return
+    there = path.exists()
+    if there and not path.is_file():
+        return  # a pipe or a device: to open it may wait, or tell its reader that all has been written
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise UserError(f"{option} {path}: {error.strerror}") from error
+    if not there:
+        path.resolve().unlink()  # a link that led nowhere stays
+
+
+def write_target(option: str, path: Path, text: str) -> None:
+    """Writes the whole file. Raises UserError where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{option} {path}: {error.strerror}") from error
 
 
 # --- what the shell may offer -------------------------------------------------------------------------------

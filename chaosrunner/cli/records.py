@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from chaosrunner.cli.commands import Command, Duration, Group
-from chaosrunner.cli.options import check_target, complete_recording, junit_option, output_option, timelines_option
+from chaosrunner.cli.ending import fail
+from chaosrunner.cli.options import (
+    check_target,
+    complete_recording,
+    junit_option,
+    output_option,
+    timelines_option,
+    write_target,
+)
 from chaosrunner.errors import UserError
 
 
@@ -24,7 +32,7 @@ from chaosrunner.errors import UserError
 @timelines_option
 @output_option("text", "json", "markdown")
 @junit_option
-def report(recording: str, timelines: Path, output: str, junit_file: Path | None) -> None:
+def report(recording: str, timelines: Path, output: str, junit_file: Path | None) -> int:
     """Analyse a recording again and report it.
 
     RECORDING is a folder, a run id, a drill's name (its latest run), or `latest`. The exit code is 0 whatever the
@@ -42,8 +50,12 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     except ValueError as error:
         raise UserError(f"{found.folder}: the manifest's checks or selector cannot be read: {error}") from error
     facts = analyse(found, context)
+    code = 0
     if junit_file:
-        junit_file.write_text(junit([facts]), encoding="utf-8")
+        try:
+            write_target("--junit", junit_file, junit([facts]))
+        except UserError as error:  # no reason to keep the report back
+            code = fail(error)
     if output == "json":
         print_json(facts)
     elif output == "markdown":
@@ -51,6 +63,7 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     else:
         render(out(), headline(facts), sections(facts))
         click.echo(f"\nrecording: {found.folder}")
+    return code
 
 
 @click.command(

@@ -18,10 +18,10 @@ from chaosrunner.analysis.facts import Facts
 from chaosrunner.cli import expect as expectations
 from chaosrunner.cli import lab_process, recovering
 from chaosrunner.cli.display import Display
-from chaosrunner.cli.ending import user_error
+from chaosrunner.cli.ending import fail, user_error
 from chaosrunner.cli.expect import Expected
 from chaosrunner.cli.leftovers import crashed, left_changed, tell
-from chaosrunner.cli.options import CLUSTER, check_target, cluster_config, read_parameters
+from chaosrunner.cli.options import CLUSTER, check_folder, check_target, cluster_config, read_parameters, write_target
 from chaosrunner.cli.output import err, out, print_json
 from chaosrunner.cli.select import chosen
 from chaosrunner.cluster import ClusterConfig, Unreachable, connect
@@ -36,6 +36,9 @@ from chaosrunner.reports.plan import plan_headline, plan_sections
 from chaosrunner.timeline.clock import Clock
 
 ABORTED = 4
+
+INTERRUPTED = "interrupted; see `chaosrunner report latest` and `chaosrunner recover`"
+"""Said of a run that had begun."""
 
 PRECEDENCE = (5, ABORTED, Refused.exit_code, UserError.exit_code, 3, 1)
 """Which exit code wins over several drills; 0 if there is none of these."""
@@ -190,7 +193,7 @@ def _wanted(
     output: str,
 ) -> _Wanted:
     check_target("--junit", junit_file)
-    check_target("--stop-file", stop_file)
+    check_folder("--stop-file", stop_file)
     if stop_file is not None and stop_file.exists():
         raise UserError(f"--stop-file {stop_file}: it is there already; remove it first")
     values = read_parameters(parameters)
@@ -236,8 +239,8 @@ class NotRun(msgspec.Struct, kw_only=True):
 
     drill: str
     verdict: Literal["refused", "aborted", "error"]
-    """refused: nothing was changed because the plan, the lock or the cluster said no. aborted: interrupted before it
-    began. error: something that the user gave was wrong."""
+    """refused: nothing was changed because the plan, the lock or the cluster said no. aborted: interrupted;
+    the reason tells whether it had begun. error: something that the user gave was wrong."""
     reason: str
     exit_code: int
 
@@ -255,6 +258,9 @@ class Results:
     documents: list[Facts | NotRun] = field(default_factory=list)
     """All of them, in the order of the drills."""
 
+    unwritten: UserError | None = None
+    """Why the JUnit file does not hold all of them."""
+
     def refuse(self, name: str, verdict: Literal["refused", "aborted", "error"], reason: str, code: int) -> None:
         """Notes a drill that did not run."""
         self.codes.append(code)
@@ -263,7 +269,8 @@ class Results:
 
     @property
     def code(self) -> int:
-        return next((code for code in PRECEDENCE if code in self.codes), 0)
+        codes = [*self.codes, self.unwritten.exit_code] if self.unwritten else self.codes
+        return next((code for code in PRECEDENCE if code in codes), 0)
 
 
 _One = Callable[[BoundDrill, Display], Awaitable[Finished]]
@@ -275,11 +282,13 @@ def _all(wanted: _Wanted, one: _One) -> int:
     several = len(wanted.bounds) > 1
     for bound, expected in zip(wanted.bounds, wanted.expected, strict=True):
         name = bound.drill.metadata.name
+        display = Display(err(), bound)
         try:
-            finished = _run(bound, one)
+            finished = _run(bound, one, display)
         except KeyboardInterrupt:
-            results.refuse(name, "aborted", "interrupted before it began", ABORTED)
-            click.echo(f"{name}: interrupted before it began; nothing was changed", err=True)
+            reason = INTERRUPTED if display.followed else "interrupted before it began; nothing was changed"
+            results.refuse(name, "aborted", reason, ABORTED)
+            click.echo(f"{name}: {reason}", err=True)
             break
         except UserError as error:
             verdict: Literal["refused", "error"] = "refused" if isinstance(error, Refused) else "error"
@@ -299,17 +308,25 @@ def _all(wanted: _Wanted, one: _One) -> int:
                 break
         finally:
             if wanted.junit_file:  # after each drill: what comes later cannot take it away
-                wanted.junit_file.write_text(
-                    junit(results.done, {one.drill: one.reason for one in results.not_run}), encoding="utf-8"
-                )
+                results.unwritten = _write_junit(wanted.junit_file, results)
         if results.codes[-1] and wanted.exitfirst:
             break
     _report(wanted, results, several)
+    if results.unwritten:
+        fail(results.unwritten)
     return results.code
 
 
-def _run(bound: BoundDrill, one: _One) -> Finished:
-    display = Display(err(), bound)
+def _write_junit(path: Path, results: Results) -> UserError | None:
+    """What kept the file from being written. The drill, its report and the other drills do not depend on it."""
+    try:
+        write_target("--junit", path, junit(results.done, {one.drill: one.reason for one in results.not_run}))
+    except UserError as error:
+        return error
+    return None
+
+
+def _run(bound: BoundDrill, one: _One, display: Display) -> Finished:
     try:
         with display.shown():
             return anyio.run(one, bound, display)
@@ -360,7 +377,7 @@ def _outcome(results: Results) -> Section:
         for facts in results.done
     ]
     for one in results.not_run:
-        section.line(f"{one.drill} was not run: {one.reason.splitlines()[0]}", "bad")
+        section.line(f"{one.drill} {one.verdict}: {one.reason.splitlines()[0]}", "bad")
     return section
 
 

@@ -8,8 +8,9 @@ Whatever ends the steps (their own end, a failed step, an abort, a bug), undo, d
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +28,7 @@ from chaosrunner.engine.conditions import Conditions
 from chaosrunner.engine.describe import manifest_of
 from chaosrunner.engine.prepare import Confirm, Prepared, prepared
 from chaosrunner.engine.steps import Stage
-from chaosrunner.engine.supervise import Supervisor
+from chaosrunner.engine.supervise import Supervisor, signals_held
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.faults.base import Context
 from chaosrunner.journal.journal import NAME as JOURNAL
@@ -117,13 +118,17 @@ async def run_drill(bound: BoundDrill, config: ClusterConfig, options: Options) 
     clock = Clock()
     relay = _Relay()
     run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    async with connect(config, clock, relay.emit) as cluster:
-        async with prepared(run, bound, cluster, clock, options.confirm) as ready:
-            return await _Run(ready, relay, options).execute()
+    with ExitStack() as held:  # the last to be left: no signal cuts off the analysis, or the release of the Lease
+        async with connect(config, clock, relay.emit) as cluster:
+            async with prepared(run, bound, cluster, clock, options.confirm) as ready:
+                signals = held.enter_context(signals_held()) if options.signals else None
+                return await _Run(ready, relay, options, signals).execute()
 
 
 class _Run:
-    def __init__(self, ready: Prepared, relay: _Relay, options: Options) -> None:
+    def __init__(
+        self, ready: Prepared, relay: _Relay, options: Options, signals: AsyncIterator[signal.Signals] | None
+    ) -> None:
         self.ready = ready
         self.bound = ready.bound
         self.cluster = ready.cluster
@@ -132,6 +137,7 @@ class _Run:
         self.clock = ready.clock
         self.relay = relay
         self.options = options
+        self.signals = signals
         self.folder = options.timelines / ready.bound.drill.metadata.name / ready.run
         manifest = manifest_of(ready, options.lab)
         self.live = Live(AnalysisContext.of(manifest))
@@ -258,8 +264,8 @@ class _Run:
             "clock": self._sample_clock,
             "self check": partial(self_check, self.emit, self.clock),
         }
-        if self.options.signals:
-            tasks["signals"] = supervisor.watch_signals
+        if self.signals is not None:
+            tasks["signals"] = partial(supervisor.watch_signals, self.signals)
         if self.options.stop_file:
             tasks["stop file of the caller"] = partial(supervisor.watch_stop_file, self.options.stop_file)
         for name, task in tasks.items():

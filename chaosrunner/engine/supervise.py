@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -13,6 +14,24 @@ log = structlog.get_logger()
 
 STOP_FILE_PERIOD = 0.2
 """Seconds between two looks at the stop file."""
+
+
+@contextmanager
+def signals_held() -> Iterator[AsyncIterator[signal.Signals]]:
+    """SIGINT, SIGTERM and the end of the terminal do nothing but come out of the iterator, whether or not it is read.
+
+    Afterwards they do what they did before.
+    """
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup(1) has it
+        wanted.append(signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in wanted}
+    try:
+        with anyio.open_signal_receiver(*wanted) as signals:
+            yield signals
+    finally:  # asyncio puts back the defaults, not what was there
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Supervisor:
@@ -46,17 +65,13 @@ class Supervisor:
         """The steps are over: what comes now no longer aborts."""
         self._closed = True
 
-    async def watch_signals(self) -> None:
-        """SIGINT, SIGTERM, or the end of the terminal: abort; the second one stops waiting for requests in flight."""
-        wanted = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup(1) has it
-            wanted.append(signal.SIGHUP)
-        with anyio.open_signal_receiver(*wanted) as signals:
-            async for number in signals:
-                if self.reason is None and not self._closed:
-                    self.abort(f"signal {number.name}")
-                else:
-                    self.hurry.set()
+    async def watch_signals(self, signals: AsyncIterator[signal.Signals]) -> None:
+        """A signal aborts; the second one stops waiting for requests in flight."""
+        async for number in signals:
+            if self.reason is None and not self._closed:
+                self.abort(f"signal {number.name}")
+            else:
+                self.hurry.set()
 
     async def watch_stop_file(self, path: Path) -> None:
         """Aborts when the file appears."""

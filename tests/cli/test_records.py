@@ -59,6 +59,13 @@ def test_report(timelines: Path, tmp_path: Path) -> None:
     assert ElementTree.parse(tmp_path / "j.xml").getroot().get("failures") == "1"
 
 
+def test_a_full_disk_takes_only_the_junit_file(timelines: Path) -> None:
+    arguments = ["report", "--timelines", str(timelines)]
+    done = CliRunner().invoke(cli, [*arguments, "--junit", "/dev/full"], standalone_mode=False)
+    assert (done.return_value, done.stderr) == (2, "error: --junit /dev/full: No space left on device\n")
+    assert done.stdout == CliRunner().invoke(cli, arguments).stdout != ""
+
+
 def test_a_half_recording_still_gives_a_report(tmp_path: Path) -> None:
     write(tmp_path, "r", tape().rows[:6], end=False)
     assert call("report", root=tmp_path).stdout.startswith("INCONCLUSIVE: the recording has no end")

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from chaosrunner.cli.main import cli
 from chaosrunner.cli.running import Results
+from chaosrunner.errors import UserError
 from tests.cli.command import ROOT
 from tests.cli.test_usage import KUBECONFIG
 
@@ -23,6 +24,11 @@ from tests.cli.test_usage import KUBECONFIG
 )  # fmt: skip
 def test_the_worst_code_wins(codes: list[int], code: int) -> None:
     assert Results(codes=codes).code == code
+
+
+@pytest.mark.parametrize(("verdict", "code"), [(0, 2), (4, 4), (6, 6)])
+def test_a_junit_file_that_could_not_be_written_hides_nothing_worse(verdict: int, code: int) -> None:
+    assert Results(codes=[verdict], unwritten=UserError("disk full")).code == code
 
 
 def call(*arguments: str | Path) -> Result:
@@ -66,3 +72,12 @@ def test_drills_that_cannot_begin(drills: Path) -> None:
     assert (done.exit_code, done.stdout) == (6, "")
     assert "lab-delete-pod" not in done.stderr
     assert not (drills / "t").exists()
+
+
+def test_a_disk_that_is_full_at_the_end_takes_only_the_junit_file(drills: Path) -> None:
+    arguments = ["run", drills, "--yes", "--kubeconfig", drills / "config", "--timelines", drills / "t"]
+    done = call(*arguments, "--junit", "/dev/full", "-o", "json")
+    assert done.exit_code == 6
+    assert [one["drill"] for one in json.loads(done.stdout)] == ["lab-delete-pod", "lab-drain-node"]
+    assert done.stderr.splitlines()[-1] == "error: --junit /dev/full: No space left on device"
+    assert done.stderr.count("/dev/full") == 1

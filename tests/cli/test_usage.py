@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chaosrunner.cli.main import cli
+from chaosrunner.cli.options import check_target
 from chaosrunner.errors import UserError
 from tests.cli.command import chaosrunner
 
@@ -55,6 +56,9 @@ def wrong(*arguments: str) -> str:
         (["rehearse", EVICT, "--expect", "pased"], 'did you mean "passed"?'),
         (["rehearse", EVICT, "--expect", "failed:los_on_victim"], 'did you mean "loss_on_victim"?'),
         (["rehearse", EVICT, "--junit", "/no/such/folder/x.xml"], "there is no folder /no/such/folder"),
+        (["rehearse", EVICT, "--junit", "/proc/x.xml"], "--junit /proc/x.xml: No such file or directory"),
+        (["report", "--junit", "/proc/x.xml"], "--junit /proc/x.xml: No such file or directory"),
+        (["rehearse", EVICT, "--junit", "README.md/x.xml"], "there is no folder "),
         (["rehearse", EVICT, "--stop-file", "README.md"], "it is there already"),
         (["rehearse", "aibrix-vllm-example"], "has no lab section"),
         (["run", EVICT], "names no endpoint.url"),
@@ -68,6 +72,17 @@ def wrong(*arguments: str) -> str:
 )  # fmt: skip
 def test_a_mistake_gets_one_clear_error(arguments: list[str], message: str) -> None:
     assert message in wrong(*arguments)
+
+
+def test_a_look_at_whether_a_file_can_be_written_leaves_it_as_it_was(tmp_path: Path) -> None:
+    check_target("--junit", tmp_path / "new.xml")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "link.xml").symlink_to(tmp_path / "new.xml")
+    check_target("--junit", tmp_path / "link.xml")
+    assert [path.name for path in tmp_path.iterdir()] == ["link.xml"]
+    (tmp_path / "old.xml").write_text("old")
+    check_target("--junit", tmp_path / "old.xml")
+    assert (tmp_path / "old.xml").read_text() == "old"
 
 
 def test_errors_of_the_process(tmp_path: Path) -> None:
