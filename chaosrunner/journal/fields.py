@@ -18,6 +18,9 @@ from chaosrunner.timeline import rows
 ANNOTATION = "chaosrunner.dev/undo"
 """Annotation on a changed object: a `Note` as JSON. It is enough to undo the change where the journal is lost."""
 
+FENCE = "chaosrunner.dev/fence"
+"""Annotation that is set and taken away again, only to move an object's version (see `fence`)."""
+
 MANAGER = "chaosrunner"
 """Our fieldManager: the API server keeps, per field, who wrote it last (`metadata.managedFields`)."""
 
@@ -135,6 +138,22 @@ def undo(obj: Object, entry: Entry, state: State) -> Decision:
     return Decision(state=final, operations=[*_unchanged(obj), *restore] if restore else [], detail=detail)
 
 
+def fence(obj: Object, entry: Entry) -> list[Operation]:
+    """A change that harms nothing, but moves the object's version: a patch of `entry` that is still on its way tests
+    the version that it was made for, and is refused from then on."""
+    path = "/metadata/annotations"
+    if get(obj, path) is None:
+        return [*_unchanged(obj), {"op": "add", "path": path, "value": {FENCE: entry.entry}}]
+    return [*_unchanged(obj), {"op": "add", "path": _annotation_path(FENCE), "value": entry.entry}]
+
+
+def unfence(obj: Object) -> list[Operation]:
+    """Takes the fence away again; nothing where there is none."""
+    if FENCE not in (get(obj, "/metadata/annotations") or {}):
+        return []
+    return [*_unchanged(obj), _drop_annotation(obj, FENCE)]
+
+
 def command(entry: Entry) -> str:
     """The kubectl command by which a person can do what undo could not."""
     kind, name = entry.target.kind.lower(), entry.target.name
@@ -185,13 +204,13 @@ def _assign(obj: Object, path: str, value: Any) -> Operation | None:
     return {"op": "remove", "path": path} if get(obj, path) is not None else None
 
 
-def _annotation_path() -> str:
-    return "/metadata/annotations/" + ANNOTATION.replace("~", "~0").replace("/", "~1")
+def _annotation_path(name: str = ANNOTATION) -> str:
+    return "/metadata/annotations/" + name.replace("~", "~0").replace("/", "~1")
 
 
-def _drop_annotation(obj: Object) -> Operation:
-    last = set(get(obj, "/metadata/annotations")) == {ANNOTATION}
-    return {"op": "remove", "path": "/metadata/annotations" if last else _annotation_path()}
+def _drop_annotation(obj: Object, name: str = ANNOTATION) -> Operation:
+    last = set(get(obj, "/metadata/annotations")) == {name}
+    return {"op": "remove", "path": "/metadata/annotations" if last else _annotation_path(name)}
 
 
 def _managers(obj: Object, pointer: str) -> set[str]:

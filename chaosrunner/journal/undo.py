@@ -153,6 +153,8 @@ async def _try(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fiel
             return _failed(answer)
         decision = fields.undo(answer.body, entry, state)
         if not decision.operations:
+            if decision.state == "not_applied" and not await _fenced(cluster, entry, answer.body, emit):
+                continue
             return decision
         answer = await send_patch(cluster, emit, entry, decision.operations, f"undo_{entry.fault}", undo=True)
         if answer.status == 200:
@@ -160,6 +162,24 @@ async def _try(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fiel
         if answer.status not in (409, 422):  # the object changed since it was read: read it again
             return _failed(answer)
     return fields.Decision(state="undo_failed", detail=f"the object changed {CONFLICTS} times between read and patch")
+
+
+async def _fenced(cluster: Cluster, entry: Entry, obj: fields.Object, emit: Emit) -> bool:
+    """Makes sure that a call of ours whose answer never came is not carried out after all; False if the object
+    changed meanwhile. Raises Unreachable."""
+    operations, fenced = fields.fence(obj, entry), False
+    for _ in range(CONFLICTS):
+        if not operations:
+            break
+        answer = await send_patch(cluster, emit, entry, operations, "fence", undo=True)
+        if answer.status in (409, 422) and fenced:
+            answer = await cluster.request("GET", entry.resource)
+        elif not answer.ok:
+            # Without the right to change the object nothing of ours can be on its way either.
+            return answer.status not in (409, 422)
+        fenced = True
+        operations = fields.unfence(answer.body) if answer.ok else []
+    return True
 
 
 async def _verified(cluster: Cluster, entry: Entry, decision: fields.Decision) -> fields.Decision:

@@ -11,9 +11,9 @@ import anyio
 import msgspec
 import pytest
 
-from chaosrunner.faults.cordon import Cordon
+from chaosrunner.faults.cordon import POINTER, Cordon
 from chaosrunner.journal import fields, journal, process
-from chaosrunner.journal.journal import Journal
+from chaosrunner.journal.journal import Field, Journal
 from chaosrunner.journal.recover import annotated, recover, recover_annotated
 from chaosrunner.journal.undo import undo_all
 from chaosrunner.timeline import rows
@@ -245,3 +245,26 @@ async def test_an_undo_that_fails_is_tried_three_times_then_told_and_stays_open(
 def test_opening_a_journal_in_a_folder_that_cannot_be_written_fails_before_anything_is_changed(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         Journal(tmp_path / "nowhere" / journal.NAME, run="r", drill="d", connection=journal.Connection(), clock=Clock())
+
+
+@pytest.mark.anyio
+async def test_a_call_that_arrives_after_the_undo_looked_is_refused(tmp_path: Path) -> None:
+    """Its answer never came, the node was unchanged, and the connection delivers it all the same, later."""
+    async with running(tmp_path) as world:
+        node = world.node("n1")
+        before = world.store.get("nodes", "n1")
+        context = world.context()
+        changed = [Field(path=POINTER, previous=None, desired=True)]
+        entry = await context.journal.intend(fault="cordon", target=node, resource="/api/v1/nodes/n1", fields=changed)
+        late = fields.change(before, entry)
+        (result,) = await undo_all(world.cluster, context.journal, context.emit)
+        assert result.state == "not_applied"
+        answer = await world.cluster.request(
+            "PATCH", "/api/v1/nodes/n1", body=late, content_type="application/json-patch+json"
+        )
+        assert answer.status in (409, 422)
+        now = world.store.get("nodes", "n1")
+        assert (now["spec"], now["metadata"].get("annotations")) == (
+            before["spec"],
+            before["metadata"].get("annotations"),
+        )
