@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chaosrunner.cluster.resources import meta
-from chaosrunner.observers.values import Object, conditions, identity, part
+from chaosrunner.cluster.resources import Object, meta
+from chaosrunner.observers.values import conditions, identity, part, text
 from chaosrunner.timeline import rows
 
 
@@ -23,6 +23,6 @@ def to_row(obj: Object, *, seen: rows.Seen, at: float, gap: int | None = None) -
         max_unavailable=None if most is None else str(most),
         unhealthy_policy=spec.get("unhealthyPodEvictionPolicy"),
         selector=spec.get("selector"),
-        disrupted_times=status.get("disruptedPods") or {},
+        disrupted_times={name: text(time) for name, time in part(status, "disruptedPods").items()},
         conditions=conditions(status),
     )

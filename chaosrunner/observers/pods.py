@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from chaosrunner.cluster.resources import controller, labels, meta
-from chaosrunner.observers.values import Object, conditions, identity, part, text
+from chaosrunner.cluster.resources import Object, controller, labels, meta
+from chaosrunner.observers.values import conditions, identity, part, text
 from chaosrunner.timeline import rows
 
 State = Literal["waiting", "running", "terminated"]
@@ -26,7 +26,7 @@ def to_row(
         node=part(obj, "spec").get("nodeName"),
         ip=status.get("podIP"),
         addresses=[item["ip"] for item in status.get("podIPs") or [] if item.get("ip")],
-        labels=labels(obj),
+        labels={name: text(value) for name, value in labels(obj).items()},
         owner=_owner(owner) if owner else None,
         root=root,
         created_time=metadata.get("creationTimestamp"),

@@ -272,3 +272,18 @@ def test_unknown_kind() -> None:
     assert set(CONVERTERS) == set(FILES)
     with pytest.raises(KeyError):
         to_row("Secret", {}, "ADDED", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "obj"),
+    [
+        ("PodDisruptionBudget", {"metadata": {"name": "b", "uid": "u"}, "status": {"disruptedPods": {"chat-1": None}}}),
+        ("Pod", {"metadata": {"name": "p", "uid": "u", "labels": {"app": None}}}),
+    ],
+)
+def test_a_null_in_a_map_of_texts_keeps_its_key(kind: str, obj: dict[str, Any]) -> None:
+    """JSON null is the empty string to the API server's decoder."""
+    row = to_row(kind, obj, "MODIFIED", 0.0)
+    kept = row.disrupted_times if isinstance(row, rows.Pdb) else row.labels if isinstance(row, rows.Pod) else {}
+    assert kept == {"chat-1": ""} or kept == {"app": ""}
+    assert msgspec.json.decode(msgspec.json.encode(row), type=rows.Row) == row
