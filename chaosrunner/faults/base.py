@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import anyio
 import msgspec
 import structlog
 
@@ -100,6 +101,22 @@ class Context:
     def now(self) -> float:
         """Seconds on the recording's clock."""
         return self.cluster.clock.now()
+
+    async def evict(
+        self, pod: Object, *, expect: int | str, dry_run: bool = False, grace_period: float | None = None
+    ) -> EvictionAnswer:
+        """One eviction, with its rows. An abort waits for the answer: whether the Pod went is evidence."""
+        with anyio.CancelScope(shield=True):
+            answer = await evict(
+                self.cluster,
+                pod,
+                emit=self.emit,
+                dry_run=dry_run,
+                grace_period=grace_period,
+                step=self.step,
+                expect=expect,
+            )
+        return answer  # noqa: RET504  a return inside the scope is none to the type checker
 
     async def announce(self, target: rows.Target, fault: str, what: str) -> None:
         """A Kubernetes Event on the target that says which run did what. Its failure harms nothing: a log line."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 
 from chaosrunner.cluster.actions import target_of
-from chaosrunner.cluster.resources import NODES
+from chaosrunner.cluster.resources import NODES, Object
 from chaosrunner.cluster.session import Unreachable
 from chaosrunner.errors import UserError
 from chaosrunner.faults.base import Context, FaultResult, PlanContext, Preview, Problem, TargetResult, Touch
@@ -124,7 +124,7 @@ class Cordon:
         return _failed(target, "rejected", f"the node changed {CONFLICTS} times between read and patch", None)
 
     async def _change(
-        self, context: Context, target: rows.Target, node: fields.Object, previous: object
+        self, context: Context, target: rows.Target, node: Object, previous: object
     ) -> TargetResult | None:
         """One try; None if the node changed since it was read. Raises Unreachable and JournalLost.
 
@@ -139,7 +139,7 @@ class Cordon:
         return done
 
     async def _patch(
-        self, context: Context, target: rows.Target, node: fields.Object, previous: object
+        self, context: Context, target: rows.Target, node: Object, previous: object
     ) -> TargetResult | None:
         entry = await context.journal.intend(
             fault=self.name,

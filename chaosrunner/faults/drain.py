@@ -9,7 +9,6 @@ import anyio
 from chaosrunner.cluster.actions import target_of
 from chaosrunner.cluster.answers import EvictionClass
 from chaosrunner.cluster.drain import RETRY_EVERY, DrainDecision, DrainOptions, gone, leaving, next_move, select
-from chaosrunner.cluster.eviction import evict
 from chaosrunner.cluster.resources import DAEMON_SETS, PODS, Object, controller, meta, terminating
 from chaosrunner.cluster.session import ApiError, Cluster, Unreachable
 from chaosrunner.faults.base import (
@@ -173,15 +172,7 @@ class Drain:
         attempts = 0
         while decision.verdict == "evict":
             attempts += 1
-            with anyio.CancelScope(shield=True):  # an abort waits for the answer: whether the Pod went is evidence
-                answer = await evict(
-                    context.cluster,
-                    pod,
-                    emit=context.emit,
-                    grace_period=self.grace_period,
-                    step=context.step,
-                    expect="accepted",
-                )
+            answer = await context.evict(pod, expect="accepted", grace_period=self.grace_period)
             result = taken(pod, answer, attempts, expect="accepted")
             match next_move(answer.answer, was_terminating=terminating(pod)):
                 case "done":

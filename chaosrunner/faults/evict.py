@@ -9,7 +9,7 @@ import anyio
 from chaosrunner.cluster.actions import target_of
 from chaosrunner.cluster.answers import meets
 from chaosrunner.cluster.drain import RETRY_EVERY, next_move
-from chaosrunner.cluster.eviction import EvictionAnswer, evict
+from chaosrunner.cluster.eviction import EvictionAnswer
 from chaosrunner.cluster.resources import Object, meta
 from chaosrunner.faults.base import (
     Context,
@@ -82,16 +82,7 @@ class Evict(TakesPods):
         attempts = 0
         while True:
             attempts += 1
-            with anyio.CancelScope(shield=True):  # an abort waits for the answer: whether the Pod went is evidence
-                answer = await evict(
-                    context.cluster,
-                    pod,
-                    emit=context.emit,
-                    dry_run=self.dry_run,
-                    grace_period=self.grace_period,
-                    step=context.step,
-                    expect=self.expect,
-                )
+            answer = await context.evict(pod, expect=self.expect, dry_run=self.dry_run, grace_period=self.grace_period)
             result = taken(pod, answer, attempts, expect=self.expect)
             pause = min(answer.retry_after or self.retry_every, self._deadline - context.now)
             move = next_move(answer.answer, was_terminating=False)

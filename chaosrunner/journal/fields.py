@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from chaosrunner.cluster.resources import Object
 from chaosrunner.journal.journal import Connection, Entry, Field, State
 from chaosrunner.journal.process import Process
 from chaosrunner.timeline import rows
@@ -24,7 +25,6 @@ FENCE = "chaosrunner.dev/fence"
 MANAGER = "chaosrunner"
 """Our fieldManager: the API server keeps, per field, who wrote it last (`metadata.managedFields`)."""
 
-Object = dict[str, Any]
 Operation = dict[str, Any]
 
 

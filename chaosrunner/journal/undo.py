@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from chaosrunner.cluster.actions import change
+from chaosrunner.cluster.resources import Object
 from chaosrunner.cluster.session import JSON_PATCH, Answer, Cluster, Unreachable
 from chaosrunner.errors import UserError
 from chaosrunner.journal import fields
@@ -164,7 +165,7 @@ async def _try(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fiel
     return fields.Decision(state="undo_failed", detail=f"the object changed {CONFLICTS} times between read and patch")
 
 
-async def _fenced(cluster: Cluster, entry: Entry, obj: fields.Object, emit: Emit) -> bool:
+async def _fenced(cluster: Cluster, entry: Entry, obj: Object, emit: Emit) -> bool:
     """Makes sure that a call of ours whose answer never came is not carried out after all; False if the object
     changed meanwhile. Raises Unreachable."""
     operations, fenced = fields.fence(obj, entry), False

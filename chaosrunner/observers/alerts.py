@@ -11,7 +11,8 @@ from typing import Any
 
 import anyio
 
-from chaosrunner.observers.values import Object, part, text
+from chaosrunner.cluster.resources import Object
+from chaosrunner.observers.values import part, text
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.rows import Emit

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chaosrunner.cluster.resources import labels
-from chaosrunner.observers.values import Object, identity, part
+from chaosrunner.cluster.resources import Object, labels
+from chaosrunner.observers.values import identity, part
 from chaosrunner.timeline import rows
 
 SERVICE_LABEL = "kubernetes.io/service-name"

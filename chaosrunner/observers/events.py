@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chaosrunner.cluster.resources import meta
-from chaosrunner.observers.values import Object, identity, part
+from chaosrunner.cluster.resources import Object, meta
+from chaosrunner.observers.values import identity, part
 from chaosrunner.timeline import rows
 
 MICRO = 1e-6

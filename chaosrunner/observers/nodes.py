@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from chaosrunner.observers.values import Object, conditions, identity, part, text
+from chaosrunner.cluster.resources import Object
+from chaosrunner.observers.values import conditions, identity, part, text
 from chaosrunner.timeline import rows
 
 

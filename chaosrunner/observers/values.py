@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from chaosrunner.cluster.resources import meta
+from chaosrunner.cluster.resources import Object, meta
 from chaosrunner.timeline import rows
-
-Object = dict[str, Any]
 
 
 class Identity(TypedDict):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
 
 import msgspec
 
+from chaosrunner.cluster.resources import Object
 from chaosrunner.timeline.redact import MASK
-
-Object = dict[str, Any]
 
 DEFAULT_GRACE = 30.0
 """Seconds; terminationGracePeriodSeconds of a Pod that names none (Kubernetes API, PodSpec)."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
-from typing import Any
 
 import msgspec
 
+from chaosrunner.cluster.resources import Object
 from chaosrunner.errors import UserError
 from chaosrunner.playbook.base import Quantity
 from chaosrunner.playbook.models import NodeTarget, Pick, PodSource, Uncordon
 from chaosrunner.playbook.selectors import selects
 from chaosrunner.timeline import rows
-
-Object = dict[str, Any]
 
 
 class Candidate(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -512,11 +512,6 @@ class Server:
         finally:
             connection.close()
 
-    @property
-    def busy(self) -> int:
-        """Requests that are being answered."""
-        return len(self._busy)
-
     def stop_listening(self) -> None:
         """Close the port; connections that are open stay so."""
         if self._server is not None:
