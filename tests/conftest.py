@@ -19,3 +19,14 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is marked `real` unless `-m` speaks of it. Not by `-m "not real"` in addopts: any other `-m`
+    takes its place, and `-m "not lab"` would start a Kubernetes."""
+    if "real" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("real")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
