@@ -15,8 +15,8 @@ from typing import Any
 
 import anyio
 
-from chaosrunner.lab.embedded.controllers.objects import condition, is_ready, is_terminating
-from chaosrunner.lab.embedded.store import Json, Store
+from chaosrunner.lab.embedded.store import Store
+from chaosrunner.lab.objects import Json, condition, is_ready, is_terminating
 
 _TAIL_SECONDS = 0.1
 

@@ -6,11 +6,9 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from chaosrunner.lab.objects import Json
 from chaosrunner.lab.spec import LabSpec, arguments
-
-Json = dict[str, Any]
 
 NAMESPACE = "lab"
 SYSTEM_NAMESPACE = "lab-system"

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from chaosrunner.errors import UserError
+from chaosrunner.lab.objects import Json
 from chaosrunner.lab.workload import flags, gateway, model_server
-
-Json = dict[str, Any]
 
 
 class Seconds(float):

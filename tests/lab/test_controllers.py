@@ -19,7 +19,8 @@ from chaosrunner.lab.embedded.controllers.queue import Controller
 from chaosrunner.lab.embedded.controllers.replicaset import ReplicaSetController, rank_for_deletion
 from chaosrunner.lab.embedded.controllers.scheduler import Scheduler
 from chaosrunner.lab.embedded.eviction import evict
-from chaosrunner.lab.embedded.store import ApiError, Json, Store, timestamp
+from chaosrunner.lab.embedded.store import ApiError, Store, timestamp
+from chaosrunner.lab.objects import Json
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chaosrunner.lab.embedded import errors
-from chaosrunner.lab.embedded.errors import Json
 from chaosrunner.lab.embedded.resources import RESOURCES, Resource
+from chaosrunner.lab.objects import Json
 
 OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
 """What the real server's public-info-viewer shows to anybody."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from chaosrunner.lab.embedded.store import Json, Store, clone
+from chaosrunner.lab.embedded.store import Store, clone
+from chaosrunner.lab.objects import Json
 
 
 class PortAdmission(Store):

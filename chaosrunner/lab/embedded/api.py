@@ -13,12 +13,13 @@ from aiohttp import web
 
 from chaosrunner.lab.embedded import discovery, errors, verbs
 from chaosrunner.lab.embedded.access import TOKEN_PATH, Access, Account, require, require_path, split_token
-from chaosrunner.lab.embedded.errors import ApiError, Json
+from chaosrunner.lab.embedded.errors import ApiError
 from chaosrunner.lab.embedded.requests import ListOptions, Target, flag, log_options
 from chaosrunner.lab.embedded.selectors import matcher
 from chaosrunner.lab.embedded.store import Store
 from chaosrunner.lab.embedded.tables import table
 from chaosrunner.lab.embedded.watching import Watch
+from chaosrunner.lab.objects import Json
 
 WATCH_TIMEOUT = 1800.0
 """Seconds after which a watch ends that names no timeout."""

@@ -33,7 +33,7 @@ from chaosrunner.lab.embedded.controllers.deployment import DeploymentController
 from chaosrunner.lab.embedded.controllers.disruption import DisruptionController
 from chaosrunner.lab.embedded.controllers.endpointslice import EndpointSliceController
 from chaosrunner.lab.embedded.controllers.nodes import NodeController, TaintEvictionController
-from chaosrunner.lab.embedded.controllers.objects import is_ready, owned
+from chaosrunner.lab.embedded.controllers.objects import owned
 from chaosrunner.lab.embedded.controllers.podgc import PodGarbageCollector
 from chaosrunner.lab.embedded.controllers.queue import Controller
 from chaosrunner.lab.embedded.controllers.replicaset import ReplicaSetController
@@ -42,6 +42,7 @@ from chaosrunner.lab.embedded.resources import STORED
 from chaosrunner.lab.embedded.store import ApiError, Store
 from chaosrunner.lab.instants import Instants
 from chaosrunner.lab.manifests import NAMESPACE, SYSTEM_NAMESPACE, Places
+from chaosrunner.lab.objects import is_ready
 from chaosrunner.lab.spec import LabSpec
 
 log = structlog.get_logger()

@@ -5,11 +5,8 @@ Compared with recorded objects of Kubernetes 1.37. Defaults only ever add fields
 
 from __future__ import annotations
 
-from typing import Any
-
 from chaosrunner.lab.embedded.resources import Resource
-
-Json = dict[str, Any]
+from chaosrunner.lab.objects import Json
 
 
 def on_create(resource: Resource, obj: Json) -> None:

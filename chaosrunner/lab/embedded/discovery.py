@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from chaosrunner.lab.embedded.errors import Json
 from chaosrunner.lab.embedded.resources import READ_WRITE, RESOURCES, Resource
+from chaosrunner.lab.objects import Json
 
 VERSION: Json = {
     "major": "1",

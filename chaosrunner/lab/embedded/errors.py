@@ -6,11 +6,9 @@ Wording and fields follow recorded answers of Kubernetes 1.37 (`tests/data/k8s-1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from chaosrunner.lab.embedded.resources import Resource
-
-Json = dict[str, Any]
+from chaosrunner.lab.objects import Json
 
 
 class ApiError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaosrunner.lab.embedded.errors import Json
+from chaosrunner.lab.objects import Json
 
 _NAMES = {
     "involvedObject": "regarding",

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from chaosrunner.lab.embedded import errors
-from chaosrunner.lab.embedded.errors import ApiError, Json
+from chaosrunner.lab.embedded.errors import ApiError
 from chaosrunner.lab.embedded.resources import STORED
 from chaosrunner.lab.embedded.selectors import Selector
 from chaosrunner.lab.embedded.store import Store, timestamp
+from chaosrunner.lab.objects import Json
 
 MOST_UNCONFIRMED = 2000
 """More evictions than this that the disruption controller has not confirmed are refused."""

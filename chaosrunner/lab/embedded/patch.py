@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from chaosrunner.lab.embedded.errors import bad_request, rejected_patch
-
-Json = dict[str, Any]
+from chaosrunner.lab.objects import Json
 
 MERGE_KEYS: dict[str, str] = {
     "addresses": "type",

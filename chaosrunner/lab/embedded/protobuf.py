@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaosrunner.lab.embedded.errors import Json, bad_request, unsupported_media_type
+from chaosrunner.lab.embedded.errors import bad_request, unsupported_media_type
+from chaosrunner.lab.objects import Json
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 

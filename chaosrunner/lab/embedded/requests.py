@@ -14,9 +14,9 @@ import msgspec
 import yaml
 
 from chaosrunner.lab.embedded import errors, protobuf
-from chaosrunner.lab.embedded.errors import Json
 from chaosrunner.lab.embedded.resources import RESOURCES, Resource
 from chaosrunner.lab.embedded.selectors import FieldSelector, Selector, parse_fields
+from chaosrunner.lab.objects import Json
 
 
 @dataclass(frozen=True)

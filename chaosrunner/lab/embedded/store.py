@@ -25,11 +25,12 @@ from typing import TypeVar
 import msgspec
 
 from chaosrunner.lab.embedded import defaults, errors, validation
-from chaosrunner.lab.embedded.errors import ApiError, Json
+from chaosrunner.lab.embedded.errors import ApiError
 from chaosrunner.lab.embedded.resources import STORED, Resource
 from chaosrunner.lab.embedded.selectors import FieldSelector, Selector, matcher
+from chaosrunner.lab.objects import Json
 
-__all__ = ["ApiError", "Change", "Json", "Store", "clone", "timestamp"]
+__all__ = ["ApiError", "Change", "Store", "clone", "timestamp"]
 
 Key = tuple[str, str]
 """(namespace, name); the namespace of a cluster-wide object is ""."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from chaosrunner.lab.embedded.errors import Json
 from chaosrunner.lab.embedded.resources import Resource
 from chaosrunner.lab.embedded.selectors import Selector
+from chaosrunner.lab.objects import Json
 
 NONE = "<none>"
 NAME = "Name*"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from chaosrunner.lab.embedded.errors import Cause, invalid
 from chaosrunner.lab.embedded.resources import Resource
 from chaosrunner.lab.embedded.selectors import Selector
-
-Json = dict[str, Any]
+from chaosrunner.lab.objects import Json
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"

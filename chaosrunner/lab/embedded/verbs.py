@@ -7,12 +7,13 @@ from typing import Any
 
 from chaosrunner.lab.embedded import access, errors, events_v1
 from chaosrunner.lab.embedded.access import Account
-from chaosrunner.lab.embedded.errors import ApiError, Json
+from chaosrunner.lab.embedded.errors import ApiError
 from chaosrunner.lab.embedded.eviction import evict
 from chaosrunner.lab.embedded.patch import json_patch, merge_patch, strategic_merge
 from chaosrunner.lab.embedded.requests import ListOptions, Target, continue_token, decode, is_dry_run, read_object
 from chaosrunner.lab.embedded.selectors import Selector
 from chaosrunner.lab.embedded.store import Store, clone
+from chaosrunner.lab.objects import Json
 
 Answer = tuple[int, Json]
 """HTTP status and body."""

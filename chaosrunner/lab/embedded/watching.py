@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chaosrunner.lab.embedded.errors import ApiError, Json
+from chaosrunner.lab.embedded.errors import ApiError
 from chaosrunner.lab.embedded.resources import Resource
 from chaosrunner.lab.embedded.store import Change, Store, clone
+from chaosrunner.lab.objects import Json
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 

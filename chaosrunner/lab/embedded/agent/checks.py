@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from chaosrunner.lab.embedded.store import Json
+from chaosrunner.lab.objects import Json
 
 Exec = Callable[[list[str]], Awaitable[tuple[int, str]]]
 """Runs a command in the container; returns exit code and output."""

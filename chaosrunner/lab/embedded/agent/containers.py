@@ -8,7 +8,8 @@ from pathlib import Path
 
 from chaosrunner.lab.embedded.agent.logs import ContainerLog
 from chaosrunner.lab.embedded.agent.processes import Process
-from chaosrunner.lab.embedded.store import Json, timestamp
+from chaosrunner.lab.embedded.store import timestamp
+from chaosrunner.lab.objects import Json
 
 
 class Backoff:

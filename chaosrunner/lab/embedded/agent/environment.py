@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import chaosrunner
-from chaosrunner.lab.embedded.store import Json
+from chaosrunner.lab.objects import Json
 
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _REFERENCE = re.compile(r"\$(?:\$|\(([-._a-zA-Z0-9]+)\))")

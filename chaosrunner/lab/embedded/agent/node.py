@@ -18,9 +18,9 @@ from chaosrunner.lab.embedded.agent.pod import PodWorker
 from chaosrunner.lab.embedded.agent.processes import Processes
 from chaosrunner.lab.embedded.controllers.events import Recorder, micro_time
 from chaosrunner.lab.embedded.controllers.nodes import LEASES
-from chaosrunner.lab.embedded.controllers.objects import has_ended
 from chaosrunner.lab.embedded.selectors import parse_fields
-from chaosrunner.lab.embedded.store import Json, Store, timestamp
+from chaosrunner.lab.embedded.store import Store, timestamp
+from chaosrunner.lab.objects import Json, has_ended
 
 log = structlog.get_logger()
 

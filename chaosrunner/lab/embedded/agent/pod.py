@@ -17,7 +17,8 @@ from chaosrunner.lab.embedded.agent import environment
 from chaosrunner.lab.embedded.agent.checks import ProbeClock, Target, check
 from chaosrunner.lab.embedded.agent.containers import Backoff, Container
 from chaosrunner.lab.embedded.agent.processes import Process
-from chaosrunner.lab.embedded.store import Json, clone, timestamp
+from chaosrunner.lab.embedded.store import clone, timestamp
+from chaosrunner.lab.objects import Json
 
 if TYPE_CHECKING:
     from chaosrunner.lab.embedded.agent.node import NodeAgent

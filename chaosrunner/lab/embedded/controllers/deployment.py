@@ -12,18 +12,16 @@ from typing import Any
 
 from chaosrunner.lab.embedded.controllers.events import Recorder
 from chaosrunner.lab.embedded.controllers.objects import (
-    condition,
     controller_of,
-    has_ended,
     instant,
-    is_terminating,
     owned,
     owner_reference,
     scaled,
     set_condition,
 )
 from chaosrunner.lab.embedded.controllers.queue import Controller, ObjectKey, key_of
-from chaosrunner.lab.embedded.store import Json, Store, clone, timestamp
+from chaosrunner.lab.embedded.store import Store, clone, timestamp
+from chaosrunner.lab.objects import Json, condition, has_ended, is_terminating
 
 HASH = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"

@@ -5,19 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from chaosrunner.lab.embedded.controllers.events import Recorder
-from chaosrunner.lab.embedded.controllers.objects import (
-    condition,
-    controller_of,
-    has_ended,
-    instant,
-    is_ready,
-    is_terminating,
-    scaled,
-    set_condition,
-)
+from chaosrunner.lab.embedded.controllers.objects import controller_of, instant, scaled, set_condition
 from chaosrunner.lab.embedded.controllers.queue import Controller, ObjectKey, WorkQueue, key_of
 from chaosrunner.lab.embedded.selectors import Selector
-from chaosrunner.lab.embedded.store import Json, Store, timestamp
+from chaosrunner.lab.embedded.store import Store, timestamp
+from chaosrunner.lab.objects import Json, condition, has_ended, is_ready, is_terminating
 
 DELETION_TIMEOUT = timedelta(minutes=2)
 """How long a Pod that the Eviction API let go may take to be deleted before it counts as healthy again."""

@@ -11,18 +11,11 @@ import json
 from datetime import datetime
 from typing import Any
 
-from chaosrunner.lab.embedded.controllers.objects import (
-    condition,
-    has_ended,
-    instant,
-    is_ready,
-    is_terminating,
-    owned,
-    owner_reference,
-)
+from chaosrunner.lab.embedded.controllers.objects import instant, owned, owner_reference
 from chaosrunner.lab.embedded.controllers.queue import Controller, ObjectKey, key_of
 from chaosrunner.lab.embedded.selectors import Requirement, Selector
-from chaosrunner.lab.embedded.store import Json, Store, clone, timestamp
+from chaosrunner.lab.embedded.store import Store, clone, timestamp
+from chaosrunner.lab.objects import Json, condition, has_ended, is_ready, is_terminating
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_NAME = "kubernetes.io/service-name"

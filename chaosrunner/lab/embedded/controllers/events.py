@@ -6,7 +6,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from chaosrunner.lab.embedded.store import ApiError, Json, Store, timestamp
+from chaosrunner.lab.embedded.store import ApiError, Store, timestamp
+from chaosrunner.lab.objects import Json
 
 
 def micro_time(instant: datetime) -> str:

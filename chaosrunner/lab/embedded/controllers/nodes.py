@@ -5,11 +5,12 @@ from __future__ import annotations
 import anyio
 
 from chaosrunner.lab.embedded.controllers.events import Recorder
-from chaosrunner.lab.embedded.controllers.objects import condition, instant, is_terminating, set_condition
+from chaosrunner.lab.embedded.controllers.objects import instant, set_condition
 from chaosrunner.lab.embedded.controllers.queue import Controller, ObjectKey, key_of
 from chaosrunner.lab.embedded.controllers.scheduler import tolerates
 from chaosrunner.lab.embedded.selectors import parse_fields
-from chaosrunner.lab.embedded.store import Json, Store, clone, timestamp
+from chaosrunner.lab.embedded.store import Store, clone, timestamp
+from chaosrunner.lab.objects import Json, condition, is_terminating
 
 LEASES = "kube-node-lease"
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"

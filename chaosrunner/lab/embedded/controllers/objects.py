@@ -6,28 +6,8 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from chaosrunner.lab.embedded.store import Json, Store
-
-
-def condition(obj: Json, type_: str) -> Json | None:
-    """The status condition of that type, or None."""
-    for entry in obj.get("status", {}).get("conditions") or ():
-        if entry["type"] == type_:
-            return dict(entry)
-    return None
-
-
-def is_ready(pod: Json) -> bool:
-    ready = condition(pod, "Ready")
-    return ready is not None and ready["status"] == "True"
-
-
-def is_terminating(obj: Json) -> bool:
-    return "deletionTimestamp" in obj["metadata"]
-
-
-def has_ended(pod: Json) -> bool:
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+from chaosrunner.lab.embedded.store import Store
+from chaosrunner.lab.objects import Json, has_ended, is_terminating
 
 
 def is_active(pod: Json) -> bool:

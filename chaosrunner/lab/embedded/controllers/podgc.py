@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from chaosrunner.lab.embedded.controllers.objects import has_ended, set_condition
+from chaosrunner.lab.embedded.controllers.objects import set_condition
 from chaosrunner.lab.embedded.controllers.queue import Controller, ObjectKey, key_of
-from chaosrunner.lab.embedded.store import Json, timestamp
+from chaosrunner.lab.embedded.store import timestamp
+from chaosrunner.lab.objects import Json, has_ended
 
 
 class PodGarbageCollector(Controller):

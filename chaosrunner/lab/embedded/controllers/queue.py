@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 import anyio
 import structlog
 
-from chaosrunner.lab.embedded.store import ApiError, Json, Store
+from chaosrunner.lab.embedded.store import ApiError, Store
+from chaosrunner.lab.objects import Json
 
 log = structlog.get_logger()
 

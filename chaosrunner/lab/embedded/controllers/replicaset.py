@@ -6,19 +6,10 @@ from collections import Counter
 from typing import Any
 
 from chaosrunner.lab.embedded.controllers.events import Recorder
-from chaosrunner.lab.embedded.controllers.objects import (
-    condition,
-    controller_of,
-    has_ended,
-    instant,
-    is_active,
-    is_ready,
-    is_terminating,
-    owned,
-    owner_reference,
-)
+from chaosrunner.lab.embedded.controllers.objects import controller_of, instant, is_active, owned, owner_reference
 from chaosrunner.lab.embedded.controllers.queue import Controller, ObjectKey, key_of
-from chaosrunner.lab.embedded.store import ApiError, Json, Store, clone
+from chaosrunner.lab.embedded.store import ApiError, Store, clone
+from chaosrunner.lab.objects import Json, condition, has_ended, is_ready, is_terminating
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from chaosrunner.lab.embedded.controllers.events import record_scheduler_event
-from chaosrunner.lab.embedded.controllers.objects import condition, has_ended, is_terminating, set_condition
+from chaosrunner.lab.embedded.controllers.objects import set_condition
 from chaosrunner.lab.embedded.controllers.queue import Controller, ObjectKey, key_of
 from chaosrunner.lab.embedded.selectors import Requirement, Selector
-from chaosrunner.lab.embedded.store import Json, Store, timestamp
+from chaosrunner.lab.embedded.store import Store, timestamp
+from chaosrunner.lab.objects import Json, condition, has_ended, is_terminating
 
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!", "Gt": "gt", "Lt": "lt"}
