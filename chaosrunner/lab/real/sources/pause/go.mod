@@ -1,0 +1,3 @@
+module chaosrunner.dev/lab/pause
+
+go 1.26.0
