@@ -56,7 +56,9 @@ def test_a_mistake_is_one_line_that_names_its_place(text: str, where: str, what:
 
 
 def built(**entries: Any) -> dict[str, dict[str, Any]]:
-    places = manifests.Places(Path("/state/kubeconfig"), Path("/state/requests"), "127.9.0.4")
+    places = manifests.Places.embedded(
+        Path("/state/kubeconfig"), Path("/state/requests"), "127.9.0.4", (8080, 9090, 8000)
+    )
     found = manifests.objects(spec.build(entries), places)
     return {f"{obj['kind']}/{obj['metadata']['name']}": obj for obj in found}
 

@@ -12,7 +12,8 @@ class PortAdmission(Store):
     """A store that gives every declared containerPort of a new Pod a number of its own, as an admission plugin would.
 
     Names keep their meaning: a Service's named targetPort, a probe by name, CONTAINER_PORT_<NAME>. Numbers within the
-    Pod (probes, hooks) are changed with the port; a Service's numeric targetPort cannot work with shared addresses.
+    Pod (probes, hooks, a CONTAINER_PORT_<NAME> that it sets itself) are changed with the port; a Service's numeric
+    targetPort cannot work with shared addresses.
     Pods on the host's network keep their ports.
     """
 
@@ -34,6 +35,9 @@ class PortAdmission(Store):
                 given[port["containerPort"]] = self._choose()
                 port["containerPort"] = given[port["containerPort"]]
         for container in containers:
+            for entry in container.get("env") or ():
+                if entry["name"].startswith("CONTAINER_PORT_") and entry.get("value", "").isdecimal():
+                    entry["value"] = str(given.get(int(entry["value"]), entry["value"]))
             for handler in _handlers(container):
                 for kind in ("httpGet", "tcpSocket"):
                     if handler.get(kind, {}).get("port") in given:

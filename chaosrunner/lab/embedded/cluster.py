@@ -29,6 +29,7 @@ from chaosrunner.lab.embedded.agent.logs import LogOptions
 from chaosrunner.lab.embedded.agent.node import AgentSettings, NodeAgent
 from chaosrunner.lab.embedded.agent.processes import Processes
 from chaosrunner.lab.embedded.api import ApiServer, serve
+from chaosrunner.lab.embedded.controllers.accounts import NamespaceDefaultsController
 from chaosrunner.lab.embedded.controllers.deployment import DeploymentController
 from chaosrunner.lab.embedded.controllers.disruption import DisruptionController
 from chaosrunner.lab.embedded.controllers.endpointslice import EndpointSliceController
@@ -40,7 +41,7 @@ from chaosrunner.lab.embedded.controllers.replicaset import ReplicaSetController
 from chaosrunner.lab.embedded.controllers.scheduler import Scheduler
 from chaosrunner.lab.embedded.resources import STORED
 from chaosrunner.lab.embedded.store import ApiError, Store
-from chaosrunner.lab.instants import Instants
+from chaosrunner.lab.instants import TAIL_SECONDS, Instants
 from chaosrunner.lab.manifests import NAMESPACE, SYSTEM_NAMESPACE, Places
 from chaosrunner.lab.objects import is_ready
 from chaosrunner.lab.spec import LabSpec
@@ -66,6 +67,8 @@ class Lab:
         self.store = store
         self.agents = agents
         self.places = places
+        self.kubeconfig = state / "kubeconfig"
+        self.alerts = ""
         self.url = ""
         self.control = ""
         self._instants = instants
@@ -73,11 +76,11 @@ class Lab:
     def ready_line(self) -> dict[str, Any]:
         """What the lab prints when it is ready."""
         return {
-            "kubeconfig": str(self.places.kubeconfig),
+            "kubeconfig": str(self.kubeconfig),
             "context": CONTEXT,
             "namespace": NAMESPACE,
             "url": self.places.gateway,
-            "prometheus": self.places.alerts,
+            "prometheus": self.alerts,
             "log": str(self.state / "instants.jsonl"),
             "control": self.control,
             "pod_header": self.spec.pod_header,
@@ -201,9 +204,13 @@ async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
     agents: dict[str, NodeAgent] = {}
     infra_address = given.node(spec.nodes + 1)
     wanted = (manifests.GATEWAY_PORT, manifests.ALERTS_PORT, manifests.MODEL_PORT)
-    places = Places(state / "kubeconfig", requests, infra_address, *map(given.port, wanted))
-    instants = Instants(state / "instants.jsonl", store, requests)
+    gateway, alerts, model = map(given.port, wanted)
+    places = Places.embedded(state / "kubeconfig", requests, infra_address, (gateway, alerts, model))
+    instants = Instants(state / "instants.jsonl", requests)
+    for plural, changed in instants.watched().items():
+        store.subscribe(plural, changed)
     lab = Lab(spec, state, store, instants, agents, places)
+    lab.alerts = f"http://{infra_address}:{alerts}"
     failure: Exception | None = None
     try:
         async with (
@@ -213,7 +220,7 @@ async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
             anyio.create_task_group() as group,
         ):
             lab.url, lab.control = server.url_of(token), control
-            _write_kubeconfig(places.kubeconfig, server, token)
+            _write_kubeconfig(lab.kubeconfig, server, token)
             _make_agents(lab, processes, given, server)
             _start(lab, group)
             try:
@@ -270,6 +277,7 @@ def _start(lab: Lab, group: anyio.abc.TaskGroup) -> None:
         nodes,
         TaintEvictionController(store),
         PodGarbageCollector(store),
+        NamespaceDefaultsController(store),
     ]
     for controller in controllers:
         controller.start()
@@ -280,7 +288,13 @@ def _start(lab: Lab, group: anyio.abc.TaskGroup) -> None:
         group.start_soon(agent.run)
     group.start_soon(nodes.monitor)
     group.start_soon(disruption.run_stale)
-    group.start_soon(lab._instants.follow_requests)
+    group.start_soon(_follow_requests, lab._instants)
+
+
+async def _follow_requests(instants: Instants) -> None:
+    while True:
+        instants.read_requests()
+        await anyio.sleep(TAIL_SECONDS)
 
 
 def _create(store: Store, obj: dict[str, Any]) -> None:

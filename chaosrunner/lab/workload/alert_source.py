@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import signal
 import sys
 import time
 from collections import deque
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from chaosrunner.lab.workload import flags, http1
+from chaosrunner.lab.workload import flags, http1, program
 from chaosrunner.lab.workload.alert_rules import (
     DEFAULT_WINDOW,
     BadRule,
@@ -28,7 +26,8 @@ from chaosrunner.lab.workload.alert_rules import (
     parse_rules,
     stamp,
 )
-from chaosrunner.lab.workload.endpoints import ApiServer, BadKubeconfig, Endpoint, Follower, read_kubeconfig
+from chaosrunner.lab.workload.credentials import ApiServer, BadCredentials, api_server
+from chaosrunner.lab.workload.endpoints import Endpoint, Follower
 from chaosrunner.lab.workload.http1 import Exchange, Server
 from chaosrunner.lab.workload.journal import Journal
 
@@ -41,8 +40,8 @@ def parser() -> argparse.ArgumentParser:
     result = flags.parser(
         "alert_source",
         "Evaluates alert rules each interval and serves /api/v1/{alerts,rules,query}, /-/healthy and /-/ready.",
+        port=9090,
     )
-    result.add_argument("--port", type=flags.whole, default=9090, help="port to listen on; 0 picks one (see the log)")
     result.add_argument("--interval", type=flags.duration, default=1.0, help="time between evaluations")
 
     rules = result.add_argument_group(
@@ -61,10 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
     sources = result.add_argument_group("sources")
     sources.add_argument("--gateway", metavar="URL", help="base URL of the gateway, whose /gateway/stats is read")
-    sources.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of a plain-http API server")
-    sources.add_argument("--context", help="context of the kubeconfig; the current one by default")
-    sources.add_argument("--namespace", help="namespace of the Service; the context's by default")
-    sources.add_argument("--service", help="Service whose EndpointSlices are counted")
+    flags.follow(sources, required=False)
     return result
 
 
@@ -181,31 +177,12 @@ class AlertSource:
         self._server = Server(self._answer, max_connections=128)
         self._last = 0.0
         self._took = 0.0
-        self._end = asyncio.Event()
 
     async def run(self) -> int:
         """Serve until told to end; returns the exit code."""
-        options = self._options
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, self._end.set)
-        self._journal.write("start", pid=os.getpid(), rules=[rule.name for rule in self._rules])
-        try:
-            port = await self._server.listen(options.host, options.port)
-        except OSError as error:
-            sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}\n")
-            return 1
-        self._journal.write("listening", host=options.host, port=port)
-        async with asyncio.TaskGroup() as tasks:
-            jobs = [tasks.create_task(self._evaluate())]
-            if self._follower is not None:
-                jobs.append(tasks.create_task(self._follower.run()))
-            await self._end.wait()
-            for job in jobs:
-                job.cancel()
-        await self._server.close()
-        self._journal.write("exit", code=0)
-        return 0
+        jobs = [self._evaluate(), *([self._follower.run()] if self._follower is not None else [])]
+        rules = [rule.name for rule in self._rules]
+        return await program.serve(self._server, self._options, self._journal, *jobs, rules=rules)
 
     def _seen(self, endpoints: list[Endpoint]) -> None:
         self._figures.endpoints = endpoints
@@ -313,7 +290,7 @@ def _read_rules(options: argparse.Namespace) -> list[Rule]:
         if rule.expression.comparison is None:
             raise BadRule(f"{rule.name}: the expression compares with nothing")
         if rule.expression.name in _ENDPOINT_FIGURES and not options.service:
-            raise BadRule(f"{rule.name}: needs --kubeconfig and --service")
+            raise BadRule(f"{rule.name}: needs --service")
         if rule.expression.name in _GATEWAY_FIGURES and not options.gateway:
             raise BadRule(f"{rule.name}: needs --gateway")
     return rules
@@ -322,13 +299,13 @@ def _read_rules(options: argparse.Namespace) -> list[Rule]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the alert source until SIGTERM or SIGINT; returns the exit code."""
     options = parser().parse_args(arguments)
-    if bool(options.kubeconfig) != bool(options.service):
-        sys.stderr.write("--kubeconfig and --service go together\n")
+    if options.kubeconfig and not options.service:
+        sys.stderr.write("--kubeconfig needs --service\n")
         return 2
     try:
         rules = _read_rules(options)
-        api = read_kubeconfig(options.kubeconfig, options.context, options.namespace) if options.kubeconfig else None
-    except (BadRule, BadKubeconfig) as error:
+        api = api_server(options.kubeconfig, options.context, options.namespace) if options.service else None
+    except (BadRule, BadCredentials) as error:
         sys.stderr.write(f"{error}\n")
         return 2
 

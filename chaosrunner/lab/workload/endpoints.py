@@ -6,13 +6,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
-
-import yaml
+from urllib.parse import quote, urlencode
 
 from chaosrunner.lab.workload import http1
+from chaosrunner.lab.workload.credentials import ApiServer
 
 _TIMEOUT = 10.0
 """Seconds for a connect and for an answer to begin."""
@@ -23,21 +21,6 @@ _RETRY = 0.2
 _PAUSE = 0.05
 """Seconds between a watch that ended properly and the next."""
 _PAGE_LIMIT = 16 * 1024 * 1024
-
-
-class BadKubeconfig(Exception):
-    """The kubeconfig cannot be read or names no plain-http API server."""
-
-
-@dataclass(frozen=True)
-class ApiServer:
-    """Where the API server is and how to speak to it."""
-
-    host: str
-    port: int
-    prefix: str
-    headers: tuple[tuple[str, str], ...]
-    namespace: str
 
 
 @dataclass(frozen=True)
@@ -54,32 +37,6 @@ class Endpoint:
     @property
     def key(self) -> tuple[str, int]:
         return self.address, self.port
-
-
-def _named(entries: Any, name: str, part: str, path: str) -> dict[str, Any]:
-    for entry in entries or []:
-        if entry.get("name") == name:
-            return dict(entry[part] or {})
-    raise BadKubeconfig(f"{path}: no {part} called {name!r}")
-
-
-def read_kubeconfig(path: str, context: str | None = None, namespace: str | None = None) -> ApiServer:
-    """Read a kubeconfig; raises BadKubeconfig. Only `http` servers and bearer tokens are known here."""
-    try:
-        config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        name = context or config["current-context"]
-        chosen = _named(config["contexts"], name, "context", path)
-        cluster = _named(config["clusters"], chosen["cluster"], "cluster", path)
-        user = _named(config["users"], chosen["user"], "user", path) if chosen.get("user") else {}
-        url = urlsplit(cluster["server"])
-        port = url.port or 80
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise BadKubeconfig(f"{path}: {error!r}") from error
-    if url.scheme != "http" or not url.hostname:
-        raise BadKubeconfig(f"{path}: {cluster['server']} is not a plain http address")
-    headers = [("Authorization", f"Bearer {token}")] if (token := user.get("token")) else []
-    space = namespace or chosen.get("namespace") or "default"
-    return ApiServer(url.hostname, port, url.path.rstrip("/"), tuple(headers), space)
 
 
 def of_slice(item: dict[str, Any], port_name: str | None) -> list[Endpoint]:
@@ -164,7 +121,8 @@ class Follower:
         return str(body["metadata"]["resourceVersion"])
 
     def _get(self, target: str) -> Any:
-        return http1.get(self._server.host, self._server.port, target, list(self._server.headers), _TIMEOUT)
+        server = self._server
+        return http1.get(server.host, server.port, target, server.headers(), _TIMEOUT, server.tls)
 
     async def _watch(self, version: str) -> str | None:
         """Watch from a version; return the one to go on from, or None if a list is needed."""

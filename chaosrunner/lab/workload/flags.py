@@ -62,16 +62,25 @@ def _bounded(value: float, text: str, *, above: float) -> float:
     return value
 
 
-def parser(program: str, description: str) -> argparse.ArgumentParser:
-    """The options that every program of the workload has: where it listens and where it logs."""
+def parser(program: str, description: str, *, port: int) -> argparse.ArgumentParser:
+    """The options that every program of the workload has: where it listens (on `port` by default), where it logs."""
     result = argparse.ArgumentParser(
         prog=f"python -m chaosrunner.lab.workload.{program}",
         description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     result.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    result.add_argument("--port", type=whole, default=port, help="port to listen on; 0 picks one (see the log)")
     result.add_argument("--log", metavar="FILE", help="append instants and requests to FILE as JSON lines")
     return result
+
+
+def follow(group: argparse._ArgumentGroup, *, required: bool) -> None:
+    """The options of a program that follows the EndpointSlices of a Service."""
+    group.add_argument("--kubeconfig", metavar="FILE", help="how to reach the API server; by default as this Pod does")
+    group.add_argument("--context", help="context of the kubeconfig; the current one by default")
+    group.add_argument("--namespace", help="namespace of the Service; the context's or the Pod's by default")
+    group.add_argument("--service", required=required, help="Service whose EndpointSlices are followed")
 
 
 def environment(name: str, default: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import signal
 import sys
 import time
 from collections import Counter
@@ -14,9 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from chaosrunner.lab.workload import flags, http1
+from chaosrunner.lab.workload import flags, http1, program
 from chaosrunner.lab.workload.balancer import Balancer, Upstream
-from chaosrunner.lab.workload.endpoints import ApiServer, BadKubeconfig, Endpoint, Follower, read_kubeconfig
+from chaosrunner.lab.workload.credentials import ApiServer, BadCredentials, api_server
+from chaosrunner.lab.workload.endpoints import Endpoint, Follower
 from chaosrunner.lab.workload.http1 import Connection, Disconnected, Exchange, Request, Server, find
 from chaosrunner.lab.workload.journal import Journal
 
@@ -29,15 +28,13 @@ _RESET = "upstream connect error or disconnect/reset before headers. reset reaso
 def parser() -> argparse.ArgumentParser:
     """The command line of the gateway."""
     result = flags.parser(
-        "gateway", "A streaming HTTP/1.1 gateway in front of one Service. Own pages: /gateway/healthz, /gateway/stats."
+        "gateway",
+        "A streaming HTTP/1.1 gateway in front of one Service. Own pages: /gateway/healthz, /gateway/stats.",
+        port=8080,
     )
-    result.add_argument("--port", type=flags.whole, default=8080, help="port to listen on; 0 picks one (see the log)")
 
     source = result.add_argument_group("endpoints")
-    source.add_argument("--kubeconfig", required=True, metavar="FILE", help="kubeconfig of a plain-http API server")
-    source.add_argument("--context", help="context of the kubeconfig; the current one by default")
-    source.add_argument("--namespace", help="namespace of the Service; the context's by default")
-    source.add_argument("--service", required=True, help="Service whose EndpointSlices are followed")
+    flags.follow(source, required=True)
     source.add_argument("--port-name", help="name of the Service's port; the only or first one by default")
     source.add_argument(
         "--propagation-delay",
@@ -132,30 +129,13 @@ class Gateway:
         self._in_flight: Counter[str] = Counter()
         self._active = 0
         self._cut = 0
-        self._end = asyncio.Event()
 
     async def run(self) -> int:
         """Serve until told to end; returns the exit code."""
         options = self._options
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, self._end.set)
-        self._journal.write("start", pid=os.getpid(), policy=options.policy, service=options.service)
-        try:
-            port = await self._server.listen(options.host, options.port)
-        except OSError as error:
-            sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}\n")
-            return 1
-        self._journal.write("listening", host=options.host, port=port)
-        async with asyncio.TaskGroup() as tasks:
-            jobs = [tasks.create_task(self._follower.run())]
-            jobs.append(tasks.create_task(self._balancer.sweep(options.idle_timeout)))
-            await self._end.wait()
-            for job in jobs:
-                job.cancel()
-        await self._server.close()
-        self._journal.write("exit", code=0)
-        return 0
+        jobs = self._follower.run(), self._balancer.sweep(options.idle_timeout)
+        more = {"policy": options.policy, "service": options.service}
+        return await program.serve(self._server, options, self._journal, *jobs, **more)
 
     # Endpoints
 
@@ -368,8 +348,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the gateway until SIGTERM or SIGINT; returns the exit code."""
     options = parser().parse_args(arguments)
     try:
-        api = read_kubeconfig(options.kubeconfig, options.context, options.namespace)
-    except BadKubeconfig as error:
+        api = api_server(options.kubeconfig, options.context, options.namespace)
+    except BadCredentials as error:
         sys.stderr.write(f"{error}\n")
         return 2
 

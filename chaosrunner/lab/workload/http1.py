@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -526,22 +527,22 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def connect(host: str, port: int, timeout: float) -> Connection:
-    """Open a connection; raises OSError (refused and the like) or TimeoutError."""
+async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> Connection:
+    """Open a connection; raises OSError (refused, a wrong certificate and the like) or TimeoutError."""
     async with asyncio.timeout(timeout):
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port)
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=tls)
     return connection
 
 
 @asynccontextmanager
 async def get(
-    host: str, port: int, target: str, headers: Headers, timeout: float
+    host: str, port: int, target: str, headers: Headers, timeout: float, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[Response, Connection]]:
     """GET over a connection of its own; yields the head and the connection to read the body from.
 
     `timeout` bounds connecting and the wait for the head, each. Raises OSError, TimeoutError, MalformedMessage.
     """
-    connection = await connect(host, port, timeout)
+    connection = await connect(host, port, timeout, tls)
     try:
         lines = [("Host", f"{host}:{port}"), ("Accept", "application/json"), ("Connection", "close"), *headers]
         connection.write(head(f"GET {target} HTTP/1.1", lines))

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from chaosrunner.lab.workload import flags, frames, http1, requests
+from chaosrunner.lab.workload import flags, frames, http1, program, requests
 from chaosrunner.lab.workload.engine import Engine, QueueFull, Sequence, Speed, Warmup
 from chaosrunner.lab.workload.frames import Frames
 from chaosrunner.lab.workload.http1 import Exchange, Server, find
@@ -37,10 +37,9 @@ _FLUSH = 3.0
 def parser() -> argparse.ArgumentParser:
     """The command line of the model server."""
     result = flags.parser(
-        "model_server", "An OpenAI-compatible model server that answers byte for byte like vLLM 0.32, without a model."
-    )
-    result.add_argument(
-        "--port", type=flags.whole, default=8000, help="port to listen on once started; 0 picks one (see the log)"
+        "model_server",
+        "An OpenAI-compatible model server that answers byte for byte like vLLM 0.32, without a model.",
+        port=8000,
     )
     result.add_argument(
         "--pod-name",
@@ -187,17 +186,17 @@ class ModelServer:
         self._journal.write("start", pod=options.pod_name, pid=os.getpid())
         if options.sigterm == "ignore":
             loop.add_signal_handler(signal.SIGTERM, self._journal.write, "sigterm")
+        else:
+            # Process 1 of a container outlives a signal that it does not handle, any other process does not.
+            signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
         await asyncio.sleep(options.startup)
-        try:
-            port = await self._server.listen(options.host, options.port)
-        except OSError as error:
-            self._say(f"cannot listen on {options.host}:{options.port}: {error.strerror}")
+        port = await program.listen(self._server, options, self._journal)
+        if port is None:
             return 1
         if options.sigterm != "ignore":
             loop.add_signal_handler(signal.SIGTERM, self._signalled, "sigterm", options.sigterm)
         # vLLM ends its streams with an error object when it is interrupted.
         loop.add_signal_handler(signal.SIGINT, self._signalled, "sigint", "error")
-        self._journal.write("listening", host=options.host, port=port)
         self._say(f"serving {options.model} on {options.host}:{port}")
         generation = loop.create_task(self._engine.run())
         await self._end.wait()

@@ -506,9 +506,9 @@ def test_a_bad_kubeconfig_is_one_clear_error(capsys: pytest.CaptureFixture[str],
     assert capsys.readouterr().err.startswith(f"{path}: ")
 
 
-def test_an_api_server_behind_tls_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    slices = Slices()
-    path = Path(slices.kubeconfig(tmp_path))
-    path.write_text(path.read_text().replace("http://", "https://"))
-    assert main(["--kubeconfig", str(path), "--service", "chat"]) == 2
-    assert "is not a plain http address" in capsys.readouterr().err
+def test_without_a_kubeconfig_outside_of_a_pod_is_one_clear_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert main(["--service", "chat"]) == 2
+    assert capsys.readouterr().err.startswith("no kubeconfig is given, and this is no Pod")

@@ -44,7 +44,7 @@ async def test_sigterm_before_ready_ends_it_at_once(start: Start) -> None:
     server = start("model_server", "--startup", "30s")
     await server.logged("start")
     server.process.terminate()
-    assert await server.ended(timeout=2) == -signal.SIGTERM
+    assert await server.ended(timeout=2) == 128 + signal.SIGTERM
 
 
 @pytest.mark.anyio
