@@ -17,6 +17,7 @@ from chaosrunner.cli.options import (
     parameters_option,
     timelines_option,
 )
+from chaosrunner.errors import UserError
 
 
 @click.command(
@@ -24,21 +25,87 @@ from chaosrunner.cli.options import (
     examples="""
     chaosrunner plan drills/chat.yaml
     chaosrunner plan drills/chat.yaml -p concurrency=8 -o json | jq .problems
+    chaosrunner plan drills/chat.yaml --rbac | kubectl apply -f -
+    chaosrunner plan drills/chat.yaml --rbac --subject group:game-days
     """,
 )
 @click.argument("drill", shell_complete=complete_drill)
 @parameters_option
 @cluster_options(drill=True)
+@click.option(
+    "--rbac",
+    is_flag=True,
+    help="Print instead the Roles and bindings with exactly the rights that the drill needs, as YAML for kubectl. "
+    "Asks no cluster; the drill or -n names the namespace.",
+)
+@click.option(
+    "--subject",
+    metavar="WHO",
+    help="With --rbac: a ServiceAccount ([NAMESPACE/]NAME), user:NAME or group:NAME.  [default: chaosrunner]",
+)
 @output_option("text", "json")
-def plan(**given: Any) -> None:
+def plan(rbac: bool, subject: str | None, **given: Any) -> None:
     """Tell what a drill would do; change nothing.
 
     Shows what would be touched, in which order, what each eviction would answer, and what is missing. Sends reads,
     access reviews and evictions with dryRun=All, nothing else. Exit code 6 if `run` would refuse.
     """
+    if rbac:
+        from chaosrunner.cli.manifests import print_rights
+
+        print_rights(given["drill"], given["parameters"], given["namespace"], subject, given["output"])
+        return
+    if subject is not None:
+        raise UserError("--subject says who gets the rights of --rbac: give that too")
     from chaosrunner.cli.running import plan
 
     raise click.exceptions.Exit(plan(**given))
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    chaosrunner job drills/chat.yaml --image registry.example.com/chaosrunner:1 > job.yaml
+    kubectl apply -f job.yaml && kubectl -n inference logs -f job/chaosrunner-chat
+    chaosrunner job drills/chat.yaml --image IMAGE --env-from chat-api-key --volume claim:recordings
+    """,
+)
+@click.argument("drill", shell_complete=complete_drill)
+@click.option("--image", required=True, help="Image whose entry point is chaosrunner.")
+@click.option("--name", metavar="NAME", help="Name of the Job.  [default: chaosrunner-DRILL]")
+@click.option(
+    "-n", "--namespace", metavar="NAME", help="Namespace of the workload and the Job, instead of the drill's."
+)
+@click.option(
+    "--service-account", default="chaosrunner", show_default=True, metavar="NAME", help="ServiceAccount of the Job."
+)
+@click.option(
+    "--volume",
+    default="claim",
+    show_default=True,
+    metavar="KIND",
+    help="Where recordings go: `claim` (makes a PersistentVolumeClaim of 1Gi), `claim:NAME` (one that is there), "
+    "`empty` (an emptyDir, gone with the Pod), or `host:/PATH` (a folder of the node, writable for user 65532).",
+)
+@click.option(
+    "--env-from", "secrets", multiple=True, metavar="SECRET", help="Environment from this Secret, for credentials."
+)
+@click.option(
+    "--node-selector", "selectors", multiple=True, metavar="LABEL=VALUE", help="Only on nodes with this label."
+)
+@click.option("--tolerate", "tolerations", multiple=True, metavar="KEY", help="Also on nodes with a taint of this key.")
+@parameters_option
+def job(**given: Any) -> None:
+    """Print what runs a drill inside the cluster.
+
+    As YAML for kubectl: a ServiceAccount with the Roles of `plan --rbac`, a ConfigMap with the drill and its playbook,
+    a place for the recordings, and a Job without privileges. Asks no cluster. The Job keeps away from the workload's
+    nodes where it can, and refuses a drill that may take its own Pod or node. Deleting it aborts the drill: what was
+    changed is put back, and the report is still made.
+    """
+    from chaosrunner.cli.manifests import print_job
+
+    print_job(**given)
 
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,15 +165,26 @@ def run(**given: Any) -> None:
     chaosrunner rehearse lab-evict-one-replica
     chaosrunner rehearse lab-drain-node -p concurrency=8 -p lab.startup=2s
     chaosrunner rehearse drills/ -m lab -k 'evict or delete' --junit out.xml
+    chaosrunner rehearse --real lab-evict-one-replica
     """,
 )
 @click.argument("drills", nargs=-1, required=True, metavar="DRILL...", shell_complete=complete_drill)
+@click.option(
+    "--real", is_flag=True, help="On a real Kubernetes: the one that `lab up --real` left, else one of its own."
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --real: the lab with this state folder.  [default: /var/lib/chaosrunner/lab]",
+)
 @_run_options
 def rehearse(**given: Any) -> None:
-    """Run drills on a small cluster of local processes.
+    """Run drills on a lab.
 
-    The embedded lab, as each drill's `lab:` section describes it: an API server, controllers, a node agent, model
-    servers and a gateway, on loopback. No cluster, no root. All else is as with `run`, but nothing is asked.
+    On the embedded lab, a small cluster of local processes, as each drill's `lab:` section describes it: an API
+    server, controllers, a node agent, model servers and a gateway, on loopback. No cluster, no root. With --real the
+    same workload runs on a real Kubernetes on this machine; that needs root. All else is as with `run`, but nothing
+    is asked.
     """
     from chaosrunner.cli.running import rehearse
 

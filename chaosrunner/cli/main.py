@@ -69,6 +69,7 @@ for command in (
     files.validate,
     drills.plan,
     drills.run,
+    drills.job,
     records.report,
     records.timeline,
     records.runs,

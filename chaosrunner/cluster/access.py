@@ -13,18 +13,29 @@ from chaosrunner.cluster.session import Cluster, Unreachable
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One permission, in the words of an RBAC rule. `namespace` None: cluster-wide."""
+    """One permission, in the words of an RBAC rule. `namespace` None: cluster-wide. `name` empty: of any name."""
 
     verb: str
     resource: str
     namespace: str | None = None
     group: str = ""
     subresource: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
         resource = f"{self.resource}.{self.group}" if self.group else self.resource
         resource += f"/{self.subresource}" if self.subresource else ""
-        return f"{self.verb} {resource}" + (f" in {self.namespace}" if self.namespace else "")
+        named = f" {self.name}" if self.name else ""
+        return f"{self.verb} {resource}{named}" + (f" in {self.namespace}" if self.namespace else "")
+
+    def covers(self, other: Access) -> bool:
+        """Whether who has this has `other` too."""
+        return (
+            (self.verb, self.resource, self.group, self.subresource)
+            == (other.verb, other.resource, other.group, other.subresource)
+            and self.namespace in (None, other.namespace)
+            and self.name in ("", other.name)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +69,7 @@ async def _review(cluster: Cluster, access: Access) -> Permission:
         "resource": access.resource,
         "subresource": access.subresource,
         "namespace": access.namespace or "",
+        "name": access.name,
     }
     body = {
         "apiVersion": ACCESS_REVIEWS.api_version,

@@ -166,14 +166,22 @@ def _in_cluster(config: ClusterConfig, configuration: Any, environ: Mapping[str,
     InClusterConfigLoader(str(token), str(account / "ca.crt"), try_refresh_token=False, environ=environ).load_and_set(
         configuration
     )
-    namespace = account / "namespace"
     return Loaded(
         context="in-cluster",
-        namespace=config.namespace or (namespace.read_text().strip() if namespace.is_file() else "default"),
+        namespace=config.namespace or namespace_of(account) or "default",
         configuration=configuration,
         credentials=TokenFile(token, None),
         impersonate=_impersonate(config, {}),
     )
+
+
+def namespace_of(account: Path = SERVICE_ACCOUNT) -> str | None:
+    """The namespace of the Pod in which this runs, by the folder of its ServiceAccount's token; None where there is
+    none."""
+    try:
+        return (account / "namespace").read_text().strip() or None
+    except OSError:
+        return None
 
 
 def _impersonate(config: ClusterConfig, user: Mapping[str, Any]) -> list[tuple[str, str]]:

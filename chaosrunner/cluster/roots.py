@@ -27,6 +27,8 @@ class Roots:
         self._cluster = cluster
         self._roots: dict[str, rows.Owner] = {}
         self._resources: dict[tuple[str, str], Resource | None] = dict(KNOWN)
+        self.asked: dict[Resource, None] = {}
+        """Kinds of controllers that were read, or could not be, in the order of asking."""
 
     def known(self, obj: dict[str, Any]) -> rows.Owner | None:
         """The root if it has been looked up before; asks nobody."""
@@ -56,6 +58,7 @@ class Roots:
             resource = await self._resource(str(owner.get("apiVersion")), str(owner.get("kind")))
             if resource is None:
                 return None, True
+            self.asked[resource] = None
             answer = await self._cluster.get(resource, str(owner.get("name")), namespace)
         except Unreachable:
             return None, False

@@ -280,7 +280,7 @@ class _Run:
             context=self.context,
             probes=self.ready.specs,
             lease=self.lease,
-            guard=Guard(self.bound.drill.limits, self.plan.workload.namespace, self.plan.size),
+            guard=Guard(self.bound.drill.limits, self.plan.workload.namespace, self.plan.size, self.plan.runner),
             clock=self.clock,
             emit=self.emit,
             abort=self.supervisor.abort,

@@ -176,7 +176,7 @@ class Stage:
             taken = sum(len(node.pods) for node in nodes) if isinstance(step, models.Drain) else 0
             if not isinstance(step, models.Uncordon):
                 cordoned = self._cordoned() | {node.name for node in nodes}
-                if reason := self.guard.too_many_nodes(cordoned):
+                if reason := self.guard.off_limits_nodes(cordoned):
                     return Ended("inconclusive", f"{reason}; nothing was changed")
             return self._too_many(taken) or node_fault(step, [node.target for node in nodes], self.guard)
         pods = await self._when(lambda: self._pods(step), step.when, step.within)

@@ -1,17 +1,65 @@
-"""The verbs that a drill needs, step by step and observer by observer."""
+"""The rights that a drill needs: every call that a run makes of the API server, step by step and observer by observer.
+
+What any authenticated user may do is not among them: asking about one's own rights (role system:basic-user), reading
+what kinds there are (system:discovery) and the server's version (system:public-info-viewer).
+https://kubernetes.io/docs/reference/access-authn-authz/rbac/#discovery-roles
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from chaosrunner.cluster.access import Access, Permission
+from chaosrunner.cluster.lease import name_for
+from chaosrunner.cluster.resources import (
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    ENDPOINT_SLICES,
+    EVENTS,
+    JOBS,
+    LEASES,
+    NODES,
+    PDBS,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+    STATEFUL_SETS,
+    Resource,
+)
 from chaosrunner.faults.base import Problem
-from chaosrunner.playbook.models import Drill, Evict, Playbook
+from chaosrunner.plan.targets import pool_of
+from chaosrunner.playbook.models import DeletePod, Drain, Drill, Evict, NodeTarget, Playbook, Step
 
-CONTROLLERS = {"deployment": "deployments", "statefulset": "statefulsets", "replicaset": "replicasets"}
-"""Kinds of controllers of the group apps, with the API's word for them."""
+CONTROLLERS: dict[str, tuple[Resource, ...]] = {
+    "deployment": (REPLICA_SETS, DEPLOYMENTS),
+    "replicaset": (REPLICA_SETS,),
+    "statefulset": (STATEFUL_SETS,),
+    "daemonset": (DAEMON_SETS,),
+    "job": (JOBS,),
+    "rollout": (REPLICA_SETS, Resource("argoproj.io", "v1alpha1", "rollouts", "Rollout")),
+    "leaderworkerset": (
+        STATEFUL_SETS,
+        PODS,
+        Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet"),
+    ),
+    "stormservice": (
+        Resource("orchestration.aibrix.ai", "v1alpha1", "rolesets", "RoleSet"),
+        Resource("orchestration.aibrix.ai", "v1alpha1", "stormservices", "StormService"),
+    ),
+    "rayclusterfleet": (
+        Resource("ray.io", "v1", "rayclusters", "RayCluster"),
+        Resource("orchestration.aibrix.ai", "v1alpha1", "rayclusterreplicasets", "RayClusterReplicaSet"),
+        Resource("orchestration.aibrix.ai", "v1alpha1", "rayclusterfleets", "RayClusterFleet"),
+    ),
+}
+"""Kinds of a drill's controllers, each with all that stands between it and its Pods, from the Pods upwards."""
+
+UNNAMED = (REPLICA_SETS, DEPLOYMENTS, STATEFUL_SETS)
+"""What may stand above the Pods of a drill that names no controller, as far as can be told without a cluster."""
+
+LOOK_FIRST = "checking just before that each Pod is still the chosen one, and after that it goes"
 
 NODE_EVENTS = "default"
 """Namespace of Events about objects that have none."""
@@ -23,74 +71,161 @@ class Right(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     right: str
     """As in a Role: `create pods/eviction in demo`."""
     purpose: str
-    required: bool
-    """Whether the drill cannot run without it; otherwise something is missing from what it sees or tells."""
+    without: str | None = None
+    """What is missing from what the drill sees or tells without it; None where it cannot run without it."""
     allowed: bool | None = None
     """None where the server could not be asked."""
     reason: str | None = None
 
+    @property
+    def required(self) -> bool:
+        return self.without is None
 
-def needs(drill: Drill, playbook: Playbook, namespace: str) -> dict[Access, Right]:
-    """What the drill will ask of the API server, each once, in the order of use."""
-    found: dict[Access, Right] = {}
+
+class _Needs:
+    """Collects rights, each once. A required one stays required whatever else it is for."""
+
+    def __init__(self, namespace: str) -> None:
+        self.found: dict[Access, Right] = {}
+        self._namespace = namespace
 
     def add(
+        self,
         verbs: str,
-        resource: str,
+        resource: Resource,
         purpose: str,
         *,
-        group: str = "",
+        without: str | None = None,
         sub: str = "",
-        everywhere: bool = False,
-        required: bool = True,
-        where: str = namespace,
+        names: Iterable[str] = (),
+        namespace: str | None = "",
     ) -> None:
-        for verb in verbs.split():
-            access = Access(verb, resource, None if everywhere else where, group, sub)
-            if access not in found or (required and not found[access].required):
-                found[access] = Right(right=str(access), purpose=purpose, required=required)
+        """`namespace`: another than the workload's; None for all of them. `names`: the only objects."""
+        where = (namespace if namespace != "" else self._namespace) if resource.namespaced else None
+        for name in sorted(names) or [""]:
+            for verb in verbs.split():
+                access = Access(verb, resource.plural, where, resource.group, sub, name)
+                if access not in self.found or (without is None and not self.found[access].required):
+                    self.found[access] = Right(right=str(access), purpose=purpose, without=without)
 
-    workload = drill.workload
-    add("get list watch", "pods", "watching the workload")
+    def least(self) -> dict[Access, Right]:
+        """Without what others cover."""
+        return {
+            access: right
+            for access, right in self.found.items()
+            if not any(other.covers(access) for other in self.found if other != access)
+        }
+
+
+def needs(
+    drill: Drill,
+    playbook: Playbook,
+    namespace: str,
+    *,
+    target: str | None = None,
+    owners: Sequence[Resource] = (),
+) -> dict[Access, Right]:
+    """What the drill will ask of the API server, and nothing that another of its rights covers, in the order of use.
+
+    `target` (what the Lease is named after) and `owners` (kinds above the Pods) are what a plan found on the cluster;
+    without a cluster they are what the drill's `controller` tells.
+    """
+    needs, workload = _Needs(namespace), drill.workload
+    needs.add("list watch", PODS, "finding and watching the workload's Pods")
     if workload.service:
-        add("get", "services", "resolving the workload")
-        add("list watch", "endpointslices", "watching endpoints", group="discovery.k8s.io")
-    add("get", "replicasets", "finding the root controller", group="apps", required=False)
-    kind = (workload.controller or "").partition("/")[0].lower()
-    if kind in CONTROLLERS:
-        add("get", CONTROLLERS[kind], "reading the controller", group="apps")
-    add("list watch", "poddisruptionbudgets", "watching budgets", group="policy", required=False)
-    add("list watch", "events", "watching Events", required=False)
-    add("list watch", "nodes", "watching nodes", everywhere=True, required=False)
-    changes = False
+        needs.add("list watch", ENDPOINT_SLICES, "watching the endpoints of the Service")
+        unseen = "a Service that does not exist looks like one without endpoints"
+        needs.add("get", SERVICES, "checking that the Service exists", without=unseen)
+    for owner in dict.fromkeys([*_above_pods(workload.controller, owners), *owners]):
+        unseen = "replacements are matched by the lowest controller that can be read, and no rollout is noticed"
+        needs.add("get", owner, "finding the controller of the Pods and how many it wants", without=unseen)
+    _steps(needs, drill, playbook, namespace)
+    _observers(needs)
+    _lock(needs, target or workload.controller)
+    return needs.least()
+
+
+def _above_pods(controller: str | None, found: Sequence[Resource]) -> Sequence[Resource]:
+    if controller is None:
+        return () if found else UNNAMED
+    return CONTROLLERS.get(kind_of(controller), ())
+
+
+def kind_of(controller: str) -> str:
+    """The kind in a drill's `controller`, in lower case."""
+    return controller.partition("/")[0].lower()
+
+
+def _observers(needs: _Needs) -> None:
+    """What is only watched: without it the recording tells less."""
+    unseen = "the budgets' state is not on the timeline"
+    needs.add("list watch", PDBS, "watching budgets", without=unseen)
+    needs.add("list watch", EVENTS, "watching Events of the workload", without="Events are not on the timeline")
+    unseen = "a node that fails, or that others cordon or drain, is not seen"
+    needs.add("list watch", NODES, "watching nodes", without=unseen)
+    unseen = "Events about nodes are not on the timeline"
+    needs.add("list watch", EVENTS, "watching Events about nodes", namespace=NODE_EVENTS, without=unseen)
+
+
+def _steps(needs: _Needs, drill: Drill, playbook: Playbook, namespace: str) -> None:
     for step in playbook.steps:
-        match step.kind:
-            case "evict":
-                add("create", "pods", "evicting Pods", sub="eviction")
-                add("list", "poddisruptionbudgets", "predicting evictions", group="policy")
-                changes |= not (isinstance(step.body, Evict) and step.body.dry_run)
-            case "delete-pod":
-                add("delete", "pods", "deleting Pods")
-                changes = True
-            case "cordon" | "uncordon":
-                add("get list patch", "nodes", f"{step.kind}ing nodes", everywhere=True)
-                changes = True
-            case "drain":
-                add("get list patch", "nodes", "cordoning the nodes of a drain", everywhere=True)
-                add("get list", "pods", "finding the Pods of a node", everywhere=True)
-                for allowed in drill.limits.namespaces or [namespace]:
-                    eviction = Access("create", "pods", allowed, "", "eviction")
-                    found[eviction] = Right(right=str(eviction), purpose="evicting the Pods of a node", required=True)
-                add("list", "poddisruptionbudgets", "predicting evictions", group="policy")
-                add("list", "daemonsets", "judging their Pods", group="apps", everywhere=True, required=False)
-                changes = True
-    if changes:
-        add("get create update delete", "leases", "one drill per target at a time", group="coordination.k8s.io")
-        telling = "telling on each target which run did it"
-        add("create", "events", telling, required=False)
-        if any(step.kind in ("cordon", "uncordon", "drain") for step in playbook.steps):
-            add("create", "events", telling, required=False, where=NODE_EVENTS)
-    return found
+        match step.body:
+            case Evict() as body:
+                _evictions(needs, namespace)
+                if not body.dry_run:
+                    _announcing(needs, namespace)
+            case DeletePod():
+                needs.add("get", PODS, LOOK_FIRST)
+                needs.add("delete", PODS, "deleting Pods")
+                _announcing(needs, namespace)
+            case Drain():
+                needs.add("list", PODS, "finding every Pod of a node", namespace=None)
+                unseen = "a Pod whose DaemonSet is gone is taken for one that is managed, and left on the node"
+                purpose = "telling which DaemonSets of a node's Pods exist"
+                needs.add("list", DAEMON_SETS, purpose, namespace=None, without=unseen)
+                for where in drill.limits.namespaces or [namespace]:
+                    _evictions(needs, where, budgets_required=where == namespace)
+                    _announcing(needs, where)
+    _nodes(needs, [step for step in playbook.steps if isinstance(step.body, NodeTarget)])
+
+
+def _evictions(needs: _Needs, namespace: str, *, budgets_required: bool = True) -> None:
+    needs.add(
+        "create",
+        PODS,
+        "evicting Pods, and asking by dry runs what would be answered",
+        sub="eviction",
+        namespace=namespace,
+    )
+    needs.add("get", PODS, LOOK_FIRST, namespace=namespace)
+    unnamed = None if budgets_required else "the budgets that refuse an eviction there are not named"
+    needs.add("list", PDBS, "telling what budgets make of an eviction", namespace=namespace, without=unnamed)
+
+
+def _announcing(needs: _Needs, namespace: str) -> None:
+    untold = "whoever looks at the targets is not told which run did it"
+    needs.add("create", EVENTS, "telling on each target which run did it", namespace=namespace, without=untold)
+
+
+def _nodes(needs: _Needs, steps: Sequence[Step]) -> None:
+    bodies = [step.body for step in steps if isinstance(step.body, NodeTarget)]
+    if not bodies:
+        return
+    chosen_later = any(body.node is None and pool_of(body) == "workload" for body in bodies)
+    names = {body.node for body in bodies if body.node is not None} if not chosen_later else ()
+    kinds = ", ".join(dict.fromkeys(step.kind for step in steps))
+    needs.add("list", NODES, f"{kinds}: choosing among nodes")
+    needs.add("get patch", NODES, f"{kinds}: changing nodes, checking, putting them back", names=names)
+    _announcing(needs, NODE_EVENTS)
+
+
+def _lock(needs: _Needs, target: str | None) -> None:
+    """The Lease's name follows from the target; where that is looked up on the cluster it may be any."""
+    names = [name_for(target)] if target else []
+    needs.add("create", LEASES, "one drill per target at a time")
+    needs.add("get update", LEASES, "one drill per target at a time", names=names)
+    stale = "the Lease is left to expire, and keeps the next drill off the target for half a minute"
+    needs.add("delete", LEASES, "giving the target free at the end", names=names, without=stale)
 
 
 def answer(rights: dict[Access, Right], permissions: Sequence[Permission]) -> list[Right]:
@@ -106,12 +241,13 @@ def problems(rights: Sequence[Right]) -> list[Problem]:
             text = f"the server could not be asked whether we may {right.right}: {right.reason}"
             found.append(Problem(severity="warn", code="access_unknown", text=text))
         elif not right.allowed:
+            lost = f"; without it {right.without}" if right.without else ""
             found.append(
                 Problem(
                     severity="refuse" if right.required else "warn",
                     code="forbidden",
-                    text=f"not allowed to {right.right} ({right.purpose})",
-                    how="grant it by a Role or ClusterRole, or use another user (--as)",
+                    text=f"not allowed to {right.right} ({right.purpose}){lost}",
+                    how="chaosrunner plan --rbac prints the Roles that this drill needs; or use another user (--as)",
                 )
             )
     return found

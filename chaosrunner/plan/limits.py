@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from chaosrunner.cluster.resources import Object, labels, meta
+from chaosrunner.plan.runner import NOWHERE, Place
 from chaosrunner.playbook.models import Limits
 from chaosrunner.playbook.selectors import selects
 
@@ -19,10 +20,14 @@ class Guard:
     """The workload's; the only one allowed where the limits name none."""
     size: int
     """Pods of the workload when the drill was planned: what `max_percent` refers to."""
+    place: Place = NOWHERE
+    """Where chaosrunner itself runs, which is off limits too."""
 
     def off_limits(self, pod: Object) -> str | None:
         """Why a Pod must not be taken away, None if it may."""
         namespace = meta(pod).get("namespace")
+        if self.place.is_pod(str(meta(pod)["name"]), namespace):
+            return "chaosrunner itself runs in it"
         if namespace not in (self.limits.namespaces or [self.namespace]):
             return f"namespace {namespace} is outside the drill's limits; name it in limits.namespaces"
         if self.limits.labels and not selects(self.limits.labels, labels(pod)):
@@ -41,6 +46,16 @@ class Guard:
             names = ", ".join(sorted(nodes))
             return f"{names} would be cordoned at once, limits.max_nodes is {self.limits.max_nodes}"
         return None
+
+    def off_limits_nodes(self, nodes: Collection[str]) -> str | None:
+        """Why these nodes must not be cordoned, None if they may."""
+        if own := self.own_node(nodes):
+            return f"chaosrunner itself runs on node {own}"
+        return self.too_many_nodes(nodes)
+
+    def own_node(self, nodes: Collection[str]) -> str | None:
+        """The one of these nodes on which chaosrunner runs as a Pod."""
+        return next((node for node in nodes if self.place.pod and self.place.is_node(node)), None)
 
     def too_many(self, away: int) -> tuple[str, str] | None:
         """The limit (its key, and a text) that `away` Pods of the workload missing at once would break."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -17,8 +18,8 @@ from chaosrunner.plan import access
 from chaosrunner.plan.access import Right
 from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
 from chaosrunner.plan.limits import Guard
-from chaosrunner.plan.runner import Place, here
-from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow
+from chaosrunner.plan.runner import Place, here, located
+from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow, node_pool
 from chaosrunner.plan.workload import Resolved, resolve
 from chaosrunner.playbook import models
 from chaosrunner.playbook.load import BoundDrill
@@ -60,6 +61,8 @@ class Plan(msgspec.Struct, kw_only=True):
     steps: list[StepPlan] = []
     problems: list[Problem] = []
     rbac: list[Right] = []
+    runner: Place
+    """Where chaosrunner itself runs."""
     refused: bool = False
     """Whether a problem keeps the drill from starting."""
 
@@ -69,14 +72,21 @@ async def make_plan(
 ) -> Plan:
     """Plans a drill. Sends nothing that changes anything: reads, access reviews, and dry-run evictions.
 
-    `environ` and `host` tell where the runner is. Raises Refused where the workload cannot be read at all,
-    Unreachable.
+    `environ` and `host` tell where the runner is. Raises Refused where the workload cannot be read at all, with the
+    rights that are missing for it; Unreachable.
     """
     drill, playbook = bound.drill, bound.playbook
-    resolved = await resolve(drill, cluster)
-    rights = access.needs(drill, playbook, resolved.workload.namespace)
-    answered = access.answer(rights, await review(cluster, list(rights)))
-    simulation = _Simulation(drill, resolved, cluster, here(environ, host))
+    try:
+        resolved = await resolve(drill, cluster)
+    except Refused as error:
+        rights = await _rights(bound, cluster, drill.namespace or cluster.namespace)
+        missing = [f"  {problem.text}" for problem in access.problems(rights)]
+        raise Refused("\n".join([str(error), *missing])) from error
+    workload = resolved.workload
+    target = workload.controller or workload.selector
+    answered = await _rights(bound, cluster, workload.namespace, target=target, owners=resolved.owners)
+    place = await located(here(environ, host), cluster)
+    simulation = _Simulation(drill, resolved, cluster, place)
     steps = [await simulation.step(index, step) for index, step in enumerate(playbook.steps)]
     problems = _sorted([*resolved.problems, *simulation.problems, *access.problems(answered)])
     return Plan(
@@ -93,8 +103,15 @@ async def make_plan(
         steps=steps,
         problems=problems,
         rbac=answered,
+        runner=place,
         refused=any(problem.severity == "refuse" for problem in problems),
     )
+
+
+async def _rights(bound: BoundDrill, cluster: Cluster, namespace: str, **known: Any) -> list[Right]:
+    """What the drill needs, with the server's word on each; `known` as for `access.needs`."""
+    rights = access.needs(bound.drill, bound.playbook, namespace, **known)
+    return access.answer(rights, await review(cluster, list(rights)))
 
 
 class _Simulation:
@@ -104,7 +121,7 @@ class _Simulation:
         self.problems: list[Problem] = []
         self._resolved = resolved
         self._place = place
-        self._guard = Guard(drill.limits, resolved.workload.namespace, resolved.size)
+        self._guard = Guard(drill.limits, resolved.workload.namespace, resolved.size, place)
         self._context = PlanContext(cluster=cluster, pdbs=resolved.pdbs)
         self._left = list(resolved.candidates)
         self._away = 0
@@ -147,9 +164,10 @@ class _Simulation:
                 planned.alternatives += alone.touches
         fault = pod_fault(body, [resolved.pod(c.uid) for c in chosen])
         await self._preview(planned, fault)
-        for c in chosen:
+        for c in pool:  # whichever of them it takes when it fires
             if self._place.is_pod(c.name, c.namespace):
-                self._refuse("runner_is_target", f"chaosrunner itself runs in Pod {c.name}")
+                text = f"chaosrunner itself runs in Pod {c.name}, which is a candidate"
+                self._refuse("runner_is_target", text, "choose labels for it that the drill's selector does not find")
         if isinstance(body, models.Evict) and body.dry_run:
             return
         self._take(chosen)
@@ -160,6 +178,7 @@ class _Simulation:
             for node in self._resolved.nodes
         ]
         try:
+            pool = node_pool(body, nodes, cordoned=self._cordoned)
             chosen = choose_nodes(body, nodes, in_flight={}, random=Random(0), cordoned=self._cordoned)
         except UserError as error:
             self._refuse("no_such_node", str(error))
@@ -177,28 +196,33 @@ class _Simulation:
         await self._preview(planned, node_fault(body, [node.target for node in chosen], self._guard))
         if isinstance(body, models.Uncordon):
             return
+        self._spare_own_node([node.name for node in pool])
         self._cordoned |= {node.name for node in chosen}
         if reason := self._guard.too_many_nodes(self._cordoned):
             self._refuse("max_nodes", reason)
         if isinstance(body, models.Drain):
-            self._drained(planned, chosen)
+            self._take([c for node in chosen for c in node.pods])
 
-    def _drained(self, planned: StepPlan, chosen: Sequence[NodeCandidate]) -> None:
-        evicted = [t for t in planned.touches if t.action == "evict"]
-        for t in evicted:
-            if self._place.is_pod(t.target.name, t.target.namespace):
-                self._refuse("runner_on_node", f"the drain would evict chaosrunner itself (Pod {t.target.name})")
-        for node in chosen:
-            if self._place.is_node(node.name):
-                text = f"chaosrunner itself runs on node {node.name}"
-                self.problems.append(Problem(severity="warn", code="runner_on_node", text=text))
-        self._take([c for node in chosen for c in node.pods])
+    def _spare_own_node(self, pool: Sequence[str]) -> None:
+        """Refuses a step that may take the runner's own node: whichever of the pool it takes when it fires."""
+        place = self._place
+        if own := self._guard.own_node(pool):
+            how = "run it on another node, or leave that node out by the step's selector"
+            self._refuse("runner_on_node", f"chaosrunner itself runs on node {own}, which the step may take", how)
+        elif place.pod is not None and place.node is None:
+            text = f"it cannot be told on which node chaosrunner itself (Pod {place.pod}) runs"
+            how = "set NODE_NAME by the downward API, or let it get its own Pod"
+            self.problems.append(Problem(severity="warn", code="runner_unknown", text=text, how=how))
+        elif any(place.is_node(name) for name in pool):
+            text = f"chaosrunner itself runs on node {place.host}, though not in a Pod"
+            self.problems.append(Problem(severity="warn", code="runner_on_node", text=text))
 
     async def _preview(self, planned: StepPlan, fault: Fault) -> None:
         try:
             preview: Preview = await fault.plan(self._context)
-        except ApiError as error:
-            raise Refused(f"step {planned.index + 1} ({planned.name}) cannot be planned: {error}") from error
+        except (ApiError, UserError) as error:
+            self._refuse("cannot_be_planned", f"cannot be planned: {error}")
+            return
         planned.touches += preview.touches
         planned.undo, planned.stays = preview.undo, preview.stays
         self.problems += [*preview.problems, *self._context.problems]

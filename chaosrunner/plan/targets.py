@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
+from typing import Literal
 
 import msgspec
 
@@ -130,25 +131,24 @@ class NodeCandidate(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
         return rows.Target(kind="Node", name=self.name, uid=self.uid)
 
 
-def choose_nodes(
-    body: NodeTarget,
-    nodes: Sequence[NodeCandidate],
-    *,
-    in_flight: Live,
-    random: Random,
-    cordoned: Collection[str] = (),
-) -> list[NodeCandidate]:
-    """The nodes that a step takes.
+def pool_of(body: NodeTarget) -> Literal["workload", "cordoned"]:
+    """Among which nodes a step that names none chooses: those of the workload, or those that this run cordoned."""
+    return body.of or ("cordoned" if isinstance(body, Uncordon) else "workload")
 
-    `cordoned`: names of nodes that this run cordoned. An uncordon that names nothing takes all of them. Ages and
-    streams in flight are those of the nodes' candidates. Raises UserError if there is none, or none of that name.
+
+def node_pool(
+    body: NodeTarget, nodes: Sequence[NodeCandidate], *, cordoned: Collection[str] = ()
+) -> list[NodeCandidate]:
+    """The nodes among which a step chooses; the one that it names. `cordoned`: names of nodes that this run cordoned.
+
+    Raises UserError if there is none.
     """
     if body.node is not None:
         named = [node for node in nodes if node.name == body.node]
         if not named:
             raise UserError(f"there is no node {body.node}")
         return named
-    of = body.of or ("cordoned" if isinstance(body, Uncordon) else "workload")
+    of = pool_of(body)
     left = [
         node
         for node in nodes
@@ -157,6 +157,24 @@ def choose_nodes(
     ]
     if not left:
         raise UserError("this run has cordoned no node" if of == "cordoned" else "no node runs a candidate")
+    return left
+
+
+def choose_nodes(
+    body: NodeTarget,
+    nodes: Sequence[NodeCandidate],
+    *,
+    in_flight: Live,
+    random: Random,
+    cordoned: Collection[str] = (),
+) -> list[NodeCandidate]:
+    """The nodes that a step takes of its pool (see `node_pool`). An uncordon that names nothing takes all of them.
+
+    Ages and streams in flight are those of the nodes' candidates. Raises UserError if there are too few.
+    """
+    left = node_pool(body, nodes, cordoned=cordoned)
+    if body.node is not None:
+        return left
     quantity = body.nodes or Quantity("all" if isinstance(body, Uncordon) else "one")
     taken = quantity.of(len(left))
     if taken > len(left):

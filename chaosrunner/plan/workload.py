@@ -13,6 +13,7 @@ from chaosrunner.cluster.resources import (
     PODS,
     SERVICES,
     Object,
+    Resource,
     finished,
     labels,
     meta,
@@ -40,6 +41,8 @@ class Resolved:
     nodes: list[NodeCandidate]
     pdbs: list[Object]
     ready_endpoints: int | None = None
+    owners: list[Resource] = field(default_factory=list)
+    """Kinds of the controllers above the candidates, as far as they are known."""
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -95,6 +98,7 @@ async def resolve(drill: Drill, cluster: Cluster) -> Resolved:
         problems=problems,
     )
     await _controller(cluster, resolved, roots)
+    resolved.owners = list(roots.asked)
     if wanted.service:
         await _endpoints(cluster, resolved, wanted.service)
     _judge(resolved)

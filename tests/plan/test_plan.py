@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from chaosrunner.cluster.lease import name_for
 from chaosrunner.errors import Refused
 from chaosrunner.faults.base import PlanContext
 from chaosrunner.faults.cordon import Cordon
@@ -303,7 +304,7 @@ async def test_the_runner_does_not_take_itself_away(tmp_path: Path) -> None:
         world.pod("runner", owner=owner, labels={"app": "runner"})
         inside = {"POD_NAME": "runner", "POD_NAMESPACE": NAMESPACE, "NODE_NAME": "n1"}
         drain = await planned(world, "drain: {node: n1}", environ=inside, limits="{max_pods: 2}")
-        assert codes(drain, "refuse") == ["runner_on_node"]
+        assert codes(drain, "refuse") == ["drain_blocked", "runner_on_node"]
         elsewhere = {**inside, "NODE_NAME": "n3"}
         assert not (await planned(world, "drain: {node: n2}", environ=elsewhere)).refused
 
@@ -327,29 +328,35 @@ async def test_missing_rights_are_named_and_only_the_needed_ones_refuse(tmp_path
     async with running(tmp_path, {"reader": reader}, "reader") as world:
         await chat(world)
         plan = await planned(world, "evict: {pods: 1, dry_run: true, expect: forbidden}")
-        assert [p.text for p in plan.problems if p.severity == "refuse"] == [
-            "not allowed to create pods/eviction in demo (evicting Pods)"
+        lease = name_for("deployment/chat")
+        needed = [
+            "create pods/eviction in demo",
+            "create leases.coordination.k8s.io in demo",
+            f"update leases.coordination.k8s.io {lease} in demo",
+        ]
+        assert [p.text.split(" (")[0] for p in plan.problems if p.severity == "refuse"] == [
+            f"not allowed to {right}" for right in needed
         ]
         assert [p.text.split(" (")[0] for p in plan.problems if p.code == "forbidden" and p.severity == "warn"] == [
             "not allowed to watch poddisruptionbudgets.policy in demo",
             "not allowed to watch events in demo",
             "not allowed to watch nodes",
+            "not allowed to watch events in default",
+            f"not allowed to delete leases.coordination.k8s.io {lease} in demo",
         ]
-        assert not any("lease" in right.right for right in plan.rbac)  # a dry run takes no Lease
+        assert any(p.text.endswith("without it Events are not on the timeline") for p in plan.problems)
         real = await planned(world, EVICT)
-        assert {r.right for r in real.rbac if r.required and not r.allowed} == {
-            "create pods/eviction in demo",
-            "create leases.coordination.k8s.io in demo",
-            "update leases.coordination.k8s.io in demo",
-            "delete leases.coordination.k8s.io in demo",
-        }
+        assert [r.right for r in real.rbac if r.required and not r.allowed] == needed
+        # Only what changes something is announced.
+        assert {r.right for r in real.rbac} - {r.right for r in plan.rbac} == {"create events in demo"}
 
 
 @pytest.mark.anyio
 async def test_a_workload_that_cannot_be_read_at_all_refuses_with_the_servers_words(tmp_path: Path) -> None:
     nobody = Account("nobody")
     async with running(tmp_path, {"nobody": nobody}, "nobody") as world:
-        with pytest.raises(Refused, match="forbidden"):
+        # The server's words, and every right that is missing.
+        with pytest.raises(Refused, match=r"(?s)forbidden.*not allowed to list pods in demo .*create pods/eviction"):
             await make_plan(bound(tmp_path, EVICT), world.cluster, environ={}, host="laptop")
 
 
