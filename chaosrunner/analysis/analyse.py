@@ -58,6 +58,11 @@ def analyse(recording: Source, context: AnalysisContext) -> Facts:
 
     Raises ValueError for rows that no version wrote (an unknown outcome, a time that is none).
     """
+    return facts(picture(recording, context))
+
+
+def picture(recording: Source, context: AnalysisContext) -> Picture:
+    """The picture at the end of a recording. Raises ValueError as `analyse` does."""
     observations = Observations(context)
     for row in recording.events():
         observations.feed(row)
@@ -65,7 +70,7 @@ def analyse(recording: Source, context: AnalysisContext) -> Facts:
     observations.requests = requests
     if len(requests):
         observations.last_at = max(observations.last_at, float(requests.ended.max()))
-    return facts(Picture(observations, observations.last_at))
+    return Picture(observations, observations.last_at)
 
 
 def facts(picture: Picture) -> Facts:

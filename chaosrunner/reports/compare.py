@@ -16,13 +16,15 @@ MOST_COLUMNS = 3
 """Most runs as columns; more become rows."""
 
 
-def side_by_side(runs: Sequence[Facts]) -> list[Section]:
-    """The key figures of all, and for each that lost requests, which and after what."""
-    made = [_figures(runs)]
-    for facts in runs:
+def side_by_side(runs: Sequence[Facts], names: Sequence[str] = (), *, checks: bool = True) -> list[Section]:
+    """The key figures of all, and for each that lost requests, which and after what. `names`: what to call the runs,
+    where that is not their drill's name. `checks`: also those that did not pass."""
+    names = names or [facts.run.drill for facts in runs]
+    made = [_figures(runs, names, checks=checks)]
+    for facts, name in zip(runs, names, strict=True):
         lines = losses(facts)
         if lines:
-            section = Section(f"Lost in {facts.run.drill}")
+            section = Section(f"Lost in {name}")
             for line in lines[:MOST_KINDS]:
                 section.line(line, "bad")
             if len(lines) > MOST_KINDS:
@@ -31,11 +33,11 @@ def side_by_side(runs: Sequence[Facts]) -> list[Section]:
     return made
 
 
-def _figures(runs: Sequence[Facts]) -> Section:
+def _figures(runs: Sequence[Facts], names: Sequence[str], *, checks: bool) -> Section:
     section = Section("Side by side")
-    figures = [(title, [cell(facts) for facts in runs]) for title, cell in _FIGURES.items()]
+    wanted = _FIGURES | (_CHECKS if checks else {})
+    figures = [(title, [cell(facts) for facts in runs]) for title, cell in wanted.items()]
     figures = [(title, cells) for title, cells in figures if any(cell.text for cell in cells)]
-    names = [facts.run.drill for facts in runs]
     if len(runs) <= MOST_COLUMNS:
         rows: list[Sequence[Cell | str]] = [(title, *cells) for title, cells in figures]
         section.table(Table(("", *names), rows, wrap=frozenset(range(1, len(runs) + 1))))
@@ -94,9 +96,8 @@ _FIGURES: dict[str, Callable[[Facts], Cell]] = {
     "Ready after": lambda facts: Cell(span(facts.recovery.time_to_ready)),
     "first stream after": lambda facts: Cell(span(facts.recovery.time_to_first_stream)),
     "warm after": lambda facts: Cell(span(facts.recovery.time_to_serve)),
-    "failed checks": _failed,
-    "skipped checks": _skipped,
 }
+_CHECKS: dict[str, Callable[[Facts], Cell]] = {"failed checks": _failed, "skipped checks": _skipped}
 
 _SHORT = ("verdict", "lost on the victim", "incomplete 200", "success rate", "warm after")
 

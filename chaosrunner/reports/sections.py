@@ -116,7 +116,7 @@ def value(metric: str, found: float | bool | str | None) -> str:
             return number(found)
 
 
-def _found(check: CheckResult) -> str:
+def found_in(check: CheckResult) -> str:
     """Only the value where the check itself says of what, else each metric with its value."""
 
     def shown(metric: str) -> str:
@@ -137,7 +137,7 @@ def _checks(facts: Facts) -> Section:
             (
                 Cell(check.verdict, STYLES[check.verdict]),
                 check.check + (f" ({check.confidence} % bound)" if check.confidence else ""),
-                _found(check),
+                found_in(check),
                 row_ids(check.evidence),
             )
             for check in facts.checks

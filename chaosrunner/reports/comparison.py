@@ -1,0 +1,347 @@
+"""Two recordings beside each other, for people."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from chaosrunner.analysis.comparison import Aligned, CheckPair, Comparison, RunInfo, SharePair
+from chaosrunner.analysis.facts import ALL, CheckResult, Estimate, Facts, Span
+from chaosrunner.analysis.transitions import Transition
+from chaosrunner.reports.compare import side_by_side
+from chaosrunner.reports.document import STYLES, Cell, Section, Style, Table
+from chaosrunner.reports.format import UNKNOWN, number, one_line, plural, seconds, share
+from chaosrunner.reports.sections import found_in
+from chaosrunner.timeline.outcomes import SUCCESSES
+
+NAMES = ("A", "B")
+MOST_LINES = 12
+"""Most differing lines of a file that are shown; the JSON has all."""
+LONGEST = 60
+"""Longest value of a setting that is shown whole."""
+
+
+def headline(comparison: Comparison) -> Cell:
+    """The whole comparison in one line."""
+    a, b = (verdict.replace("_", " ") for verdict in (comparison.a.verdict, comparison.b.verdict))
+    verdicts = f"both {a}" if comparison.same_verdict else f"A {a}, B {b}"
+    phases = list(dict.fromkeys(pair.phase for pair in comparison.outcomes if bool(pair.a) != bool(pair.b)))
+    outcomes = f"other outcomes in {', '.join(phases)}" if phases else "the same outcomes in each phase"
+    order = "the same transitions"
+    if not comparison.same_transitions:
+        alone = sum(line.a is None or line.b is None for line in comparison.timeline)
+        parts = [f"{plural(alone, 'transition')} of one side only"] if alone else []
+        parts += [plural(len(comparison.inversions), "order inversion")] if comparison.inversions else []
+        order = " and ".join(parts)
+    word = "SAME" if comparison.same else "DIFFERENT"
+    return Cell(f"{word}: {verdicts}; {outcomes}; {order}", "good" if comparison.same else "warn")
+
+
+def sections(comparison: Comparison, a: Facts, b: Facts) -> list[Section]:
+    """Everything that the comparison says, most important first. `a` and `b` are the facts of the two sides."""
+    figures, *losses = side_by_side((a, b), NAMES, checks=False)
+    made = [
+        _compared(comparison),
+        _settings(comparison),
+        figures,
+        *losses,
+        _checks(comparison.checks),
+        _shares(comparison),
+        _outcomes(comparison),
+        _recovery(comparison),
+        _latency(comparison),
+        _timeline(comparison),
+        _order(comparison),
+    ]
+    return [section for section in made if section.parts]
+
+
+def _compared(comparison: Comparison) -> Section:
+    section = Section("Compared")
+    a, b = comparison.a, comparison.b
+    rows: list[Sequence[Cell | str]] = [
+        ("drill", a.drill, b.drill),
+        ("run", a.run, b.run),
+        ("on", _place(a), _place(b)),
+        ("recorded", seconds(a.seconds), seconds(b.seconds)),
+    ]
+    section.table(Table(("", *NAMES), rows, wrap=frozenset({1, 2})))
+    unfaulted = [name for name, side in zip(NAMES, (a, b), strict=True) if not side.fault]
+    if unfaulted:
+        text = f"no fault was sent in {' and '.join(unfaulted)}: times are from the start of the recording"
+        section.line(text, "warn")
+    return section
+
+
+def _place(side: RunInfo) -> str:
+    return f"{side.lab} lab" if side.lab else f"context {side.context}" if side.context else "a cluster"
+
+
+def _settings(comparison: Comparison) -> Section:
+    section = Section("Differences in what was run")
+    named = ("drill",)  # shown above
+    rows = [(item.what, _setting(item.a), _setting(item.b)) for item in comparison.settings if item.what not in named]
+    if rows:
+        section.table(Table(("", *NAMES), rows, wrap=frozenset({0, 1, 2})))
+    for text in comparison.texts:
+        section.line(f"lines of the {text.kind}'s file that only one side has", "dim")
+        for line in text.lines[:MOST_LINES]:
+            section.line(f"  {'A' if line.startswith('-') else 'B'}  {line[1:]}")
+        if len(text.lines) > MOST_LINES:
+            section.line(f"  and {len(text.lines) - MOST_LINES} more; the JSON output has them", "dim")
+    if not section.parts:
+        section.line("none: the same drill, playbook, parameters, versions and Pods", "good")
+    return section
+
+
+def _setting(value: object) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value) if isinstance(value, float) else one_line(str(value), LONGEST)
+
+
+# --- verdicts and shares ------------------------------------------------------------------------------------
+
+
+def _checks(pairs: Sequence[CheckPair]) -> Section:
+    section = Section("Checks")
+    rows = [(pair.check, _check(pair.a), _check(pair.b)) for pair in pairs]
+    if rows:
+        section.table(Table(("check", *NAMES), rows, wrap=frozenset({0, 1, 2})))
+    return section
+
+
+def _check(check: CheckResult | None) -> Cell:
+    if check is None:
+        return Cell(UNKNOWN, "dim")
+    found = "" if check.verdict == "skipped" else found_in(check)
+    return Cell(f"{check.verdict}: {found}" if found else check.verdict, STYLES[check.verdict])
+
+
+def _shares(comparison: Comparison) -> Section:
+    section = Section("Shares, with their 95 % intervals")
+    rows = [
+        (
+            pair.what + (f", {pair.phase}" if pair.phase != ALL else ""),
+            _estimate(pair.a),
+            _estimate(pair.b),
+            _points(pair.difference),
+            _chance(pair),
+        )
+        for pair in comparison.shares
+    ]
+    section.table(Table(("", *NAMES, "B − A", ""), rows, wrap=frozenset({0, 1, 2, 3, 4})))
+    if any(pair.chance and pair.difference.value for pair in comparison.shares):
+        section.line("within chance: two runs of the same thing may differ so much; more streams or runs tell", "dim")
+    return section
+
+
+def _estimate(value: Estimate | None) -> str:
+    if value is None or value.value is None:
+        return UNKNOWN
+    return f"{share(value.value)} ({100 * (value.low or 0):.3g}…{100 * (value.high or 0):.3g})"
+
+
+def _points(value: Span) -> str:
+    """A difference of shares, in percentage points."""
+    if value.value is None or value.low is None or value.high is None:
+        return UNKNOWN
+    shown, low, high = (f"{100 * end:+.3g}" for end in (value.value, value.low, value.high))
+    return f"{shown} ({low}…{high})" if value.value else "0"
+
+
+def _chance(pair: SharePair) -> Cell:
+    if pair.chance is None:
+        return Cell("")
+    if not pair.difference.value:
+        return Cell("equal", "dim")
+    return Cell("within chance", "dim") if pair.chance else Cell("beyond chance", "warn")
+
+
+def _outcomes(comparison: Comparison) -> Section:
+    section = Section("Outcomes by phase")
+    rows: list[Sequence[Cell | str]] = []
+    before = ""
+    for pair in comparison.outcomes:
+        style: Style = "plain" if pair.outcome in SUCCESSES else "bad"
+        alone = "" if pair.a and pair.b else "only A" if pair.a else "only B"
+        rows.append(
+            (
+                pair.phase if pair.phase != before else "",
+                Cell(pair.outcome, style),
+                str(pair.a or UNKNOWN),
+                str(pair.b or UNKNOWN),
+                Cell(alone, "warn"),
+            )
+        )
+        before = pair.phase
+    if rows:
+        section.table(Table(("sent in", "outcome", *NAMES, ""), rows, right=frozenset({2, 3})))
+    return section
+
+
+# --- recovery and latency -----------------------------------------------------------------------------------
+
+
+def _recovery(comparison: Comparison) -> Section:
+    section = Section("Time to serve, after the fault was sent")
+    several = any(pair.replacement > 1 for pair in comparison.stages)
+    width = _width(row for pair in comparison.stages for row in (*pair.evidence.a[:1], *pair.evidence.b[:1]))
+    rows = [
+        (
+            (f"replacement {pair.replacement}: " if several else "") + pair.stage.replace("_", " "),
+            _with_row(_span(pair.a), pair.evidence.a, width),
+            _with_row(_span(pair.b), pair.evidence.b, width),
+            _signed(pair.difference.value),
+            _ratio(pair.ratio),
+        )
+        for pair in comparison.stages
+        if pair.a.high is not None or pair.b.high is not None
+    ]
+    if rows:
+        columns = ("", *NAMES, "B − A", "B / A")
+        section.table(Table(columns, rows, right=frozenset({1, 2, 3, 4}), wrap=frozenset({0})))
+    return section
+
+
+def _span(value: Span) -> str:
+    if value.value is not None:
+        return f"{value.value:.3f} s"
+    if value.low is not None and value.high is not None:
+        return f"{value.low:.2f} to {value.high:.2f} s"
+    return UNKNOWN
+
+
+def _signed(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:+.3f} s"
+
+
+def _ratio(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def _latency(comparison: Comparison) -> Section:
+    section = Section("Latency of successful requests")
+    by_phase: dict[tuple[str, str], dict[int, tuple[str, str, str]]] = {}
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    for pair in comparison.latency:
+        key = (pair.metric, pair.phase)
+        by_phase.setdefault(key, {})[pair.percentile] = (seconds(pair.a), seconds(pair.b), _ratio(pair.ratio))
+        counts[key] = (pair.n_a, pair.n_b)
+    rows: list[Sequence[Cell | str]] = []
+    before = ""
+    for (metric, phase), figures in by_phase.items():
+        if metric == "ttft_answer" and figures == by_phase.get(("ttft", phase)):
+            continue  # nothing but answers came
+        n_a, n_b = counts[metric, phase]
+        cells = [cell for percentile in sorted(figures) for cell in figures[percentile]]
+        rows.append((metric if metric != before else "", phase, f"{n_a}/{n_b}", *cells))
+        before = metric
+    if rows:
+        percentiles = sorted({pair.percentile for pair in comparison.latency})
+        heads = [head for p in percentiles for head in (f"p{p} A", f"p{p} B", "B / A")]
+        columns = ("metric", "sent in", "n A/B", *heads)
+        section.table(Table(columns, rows, right=frozenset(range(2, len(columns))), wrap=frozenset({2})))
+    return section
+
+
+# --- the timelines ------------------------------------------------------------------------------------------
+
+
+def _timeline(comparison: Comparison) -> Section:
+    section = Section("Timelines, in seconds after the fault was sent")
+    lines = comparison.timeline
+    shown = _Titles(line.role for line in lines)
+    width = _width(side.row for line in lines for side in (line.a, line.b) if side is not None)
+    rows: list[Sequence[Cell | str]] = []
+    for line in lines:
+        alone = "" if line.a and line.b else "only A" if line.a else "only B"
+        rows.append(
+            (
+                f"{shown.of(line.role)}: {line.what}{_detail(line)}",
+                _instant(line.a, width),
+                _instant(line.b, width),
+                Cell(alone, "warn") if alone else _number(line.difference),
+            )
+        )
+    if rows:
+        section.table(Table(("", *NAMES, "B − A"), rows, right=frozenset({1, 2, 3}), wrap=frozenset({0})))
+    return section
+
+
+class _Titles:
+    """Roles as people say them: a number only where there are several."""
+
+    def __init__(self, roles: Iterable[str]) -> None:
+        self._several = {match[1] for role in roles for match in re.finditer(r"(\w[\w ]*?) [2-9]\d*\b", _last(role))}
+
+    def of(self, role: str) -> str:
+        kind, _, count = role.rpartition(" ")
+        return kind if count == "1" and _last(role).rpartition(" ")[0] not in self._several else role
+
+
+def _last(role: str) -> str:
+    """`victim 1` of `endpoint of victim 1`."""
+    return re.sub(r"^(endpoint of|requests on) ", "", role)
+
+
+def _detail(line: Aligned) -> str:
+    details = list(dict.fromkeys(side.detail for side in (line.a, line.b) if side is not None and side.detail))
+    return f" ({' / '.join(details)})" if details else ""
+
+
+def _instant(side: Transition | None, width: int) -> str:
+    if side is None:
+        return UNKNOWN + " " * (width + 1)
+    text = _number(side.at) if side.at is not None else f"{side.window[0]:+.2f} to {side.window[1]:+.2f}"
+    return _with_row(text, [side.row], width)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    text = f"{value:+.3f}"
+    return text[1:] if float(text) == 0 else text
+
+
+def _width(rows: Iterable[int]) -> int:
+    """Characters of the longest row id."""
+    return max((len(f"#{row}") for row in rows), default=0)
+
+
+def _with_row(text: str, rows: Sequence[int], width: int) -> str:
+    """A figure and the row that shows it, in columns."""
+    return f"{text} {f'#{rows[0]}' if rows else '':<{width}}"
+
+
+def _order(comparison: Comparison) -> Section:
+    """Inversions by the transition that is in most of them, so that one that moved is told once."""
+    section = Section("Order")
+    left = list(comparison.inversions)
+    shown = _Titles(line.role for line in comparison.timeline)
+
+    while left:
+        counts = Counter(key for item in left for key in (item.earlier, item.later))
+        moved = counts.most_common(1)[0][0]
+        mine = [item for item in left if moved in (item.earlier, item.later)]
+        left = [item for item in left if item not in mine]
+        for others, in_a, in_b in (
+            ([item.later for item in mine if item.earlier == moved], "before", "after"),
+            ([item.earlier for item in mine if item.later == moved], "after", "before"),
+        ):
+            if others:
+                name = f"{shown.of(moved[0])}: {moved[1]}"
+                section.line(f"{name}, in A {in_a}, in B {in_b}:", "warn")
+                section.line(f"  {_listed(others, shown)}")
+    return section
+
+
+def _listed(keys: Sequence[tuple[str, str]], shown: _Titles) -> str:
+    """Transitions role by role."""
+    roles: dict[str, list[str]] = {}
+    for role, what in dict.fromkeys(keys):
+        roles.setdefault(shown.of(role), []).append(what)
+    return "; ".join(f"{role}: {', '.join(whats)}" for role, whats in roles.items())
