@@ -10,12 +10,15 @@ from chaosrunner.timeline import rows
 
 
 def to_row(obj: Object, *, seen: rows.Seen, at: float, gap: int | None = None) -> rows.Node:
-    """One node, without what changes at every heartbeat."""
-    spec, found = part(obj, "spec"), conditions(part(obj, "status"))
+    """One node, without what changes at every heartbeat: the time of the last one is kept where there are no more."""
+    spec, status = part(obj, "spec"), part(obj, "status")
+    found = conditions(status)
+    ready: Object = next((one for one in status.get("conditions") or [] if one.get("type") == "Ready"), {})
     return rows.Node(
         **identity(obj, seen, at, gap),
         unschedulable=bool(spec.get("unschedulable")),
-        ready=next((condition.status for condition in found if condition.type == "Ready"), None),
+        ready=ready.get("status"),
+        heartbeat_time=ready.get("lastHeartbeatTime") if ready.get("status") == "Unknown" else None,
         conditions=found,
         taints=[
             rows.Taint(key=text(taint.get("key")), effect=text(taint.get("effect")), value=taint.get("value") or None)

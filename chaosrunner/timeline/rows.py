@@ -323,6 +323,8 @@ class Node(Observed, tag_field="kind", tag="node"):
     unschedulable: bool = False
     ready: str | None = None
     """Status of the Ready condition."""
+    heartbeat_time: str | None = None
+    """Where Ready is Unknown: when its kubelet last gave a sign of life by its status, by the kubelet's clock."""
     conditions: list[Condition] = []
     taints: list[Taint] = []
 
@@ -430,6 +432,7 @@ OWNERS: dict[tuple[str, str], str] = {
     ("pod", "started_time"): "kubelet",
     ("pod", "finished_time"): "kubelet",
     ("pod", "last_finished_time"): "kubelet",
+    ("node", "heartbeat_time"): "kubelet",
     ("pdb", "disrupted_times"): "apiserver",
     ("event", "first_time"): "component",
     ("event", "last_time"): "component",
