@@ -1,26 +1,14 @@
-"""Follows the EndpointSlices of one Service: list, watch, resume, and list again when the history is gone."""
+"""Follows the EndpointSlices of one Service."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
-from chaosrunner.lab.workload import http1
 from chaosrunner.lab.workload.credentials import ApiServer
-
-_TIMEOUT = 10.0
-"""Seconds for a connect and for an answer to begin."""
-_WATCH = 240
-"""Seconds after which the API server ends a watch; silence for 30 more means that the watch is dead."""
-_RETRY = 0.2
-"""Seconds between attempts while the API server does not answer; the endpoints stay as they were meanwhile."""
-_PAUSE = 0.05
-"""Seconds between a watch that ended properly and the next."""
-_PAGE_LIMIT = 16 * 1024 * 1024
+from chaosrunner.lab.workload.reflector import Change, Reflector
 
 
 @dataclass(frozen=True)
@@ -79,101 +67,26 @@ class Follower:
         changed: Callable[[list[Endpoint]], None],
         noted: Callable[..., None],
     ) -> None:
-        self._server = server
         self._port_name = port_name
         self._changed = changed
-        self._noted = noted
-        self._slices: dict[str, dict[str, Any]] = {}
         self._last: list[Endpoint] | None = None
-        self._selector = f"kubernetes.io/service-name={service}"
-        namespace = quote(server.namespace, safe="")
-        self._path = f"{server.prefix}/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(server.namespace, safe='')}/endpointslices"
+        selector = f"kubernetes.io/service-name={service}"
+        self._slices = Reflector(server, path, self._tell, noted, selector=selector)
         self.instance = f"{server.host}:{server.port}"
-        self.connected = False
+
+    @property
+    def connected(self) -> bool:
         """Whether a watch is open."""
+        return self._slices.connected
 
     async def run(self) -> None:
         """Follow for ever. While the API server is away the last known endpoints stay."""
-        version: str | None = None
-        lost = False
-        while True:
-            try:
-                if version is None:
-                    version = await self._list()
-                lost = False
-                version = await self._watch(version)
-            except (OSError, TimeoutError, http1.MalformedMessage, ValueError) as error:
-                if not lost:
-                    self._noted("api_lost", error=repr(error))
-                lost, version = True, None
-            self.connected = False
-            await asyncio.sleep(_RETRY if lost else _PAUSE)
+        await self._slices.run()
 
-    async def _list(self) -> str:
-        query = urlencode({"labelSelector": self._selector})
-        async with self._get(f"{self._path}?{query}") as (response, connection):
-            async with asyncio.timeout(_TIMEOUT):
-                body = json.loads(await connection.read_body(response.body, _PAGE_LIMIT))
-        if response.status != 200:
-            raise ValueError(f"list answered {response.status}: {body.get('message')}")
-        self._slices = {item["metadata"]["name"]: item for item in body["items"] or []}
-        self._tell()
-        return str(body["metadata"]["resourceVersion"])
-
-    def _get(self, target: str) -> Any:
-        server = self._server
-        return http1.get(server.host, server.port, target, server.headers(), _TIMEOUT, server.tls)
-
-    async def _watch(self, version: str) -> str | None:
-        """Watch from a version; return the one to go on from, or None if a list is needed."""
-        query = {
-            "labelSelector": self._selector,
-            "watch": "true",
-            "resourceVersion": version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(_WATCH),
-        }
-        async with self._get(f"{self._path}?{urlencode(query)}") as (response, connection):
-            if response.status == 410:
-                return None
-            if response.status != 200:
-                raise ValueError(f"watch answered {response.status}")
-            self.connected = True
-            held = b""
-            while not response.body.complete:
-                async with asyncio.timeout(_WATCH + 30):
-                    data = await connection.read()
-                if not data:
-                    break
-                payload, _ = response.body.feed(data)
-                *lines, held = (held + payload).split(b"\n")
-                for line in filter(None, lines):
-                    event = json.loads(line)
-                    item = event["object"]
-                    if event["type"] == "ERROR":
-                        # A version that is too old is told this way, after HTTP 200.
-                        self._noted("relist", code=item.get("code"))
-                        return None
-                    version = item["metadata"]["resourceVersion"]
-                    self._apply(event["type"], item)
-        return version
-
-    def _apply(self, kind: str, item: dict[str, Any]) -> None:
-        if kind == "BOOKMARK":
-            return
-        name = item["metadata"]["name"]
-        if kind == "DELETED":
-            self._slices.pop(name, None)
-        else:
-            self._slices[name] = item
-        self._tell()
-
-    def _tell(self) -> None:
-        endpoints = {
-            endpoint.key: endpoint
-            for _, item in sorted(self._slices.items())
-            for endpoint in of_slice(item, self._port_name)
-        }
+    def _tell(self, changes: list[Change], since: float | None) -> None:
+        slices = sorted(self._slices.objects.values(), key=lambda item: str(item["metadata"]["name"]))
+        endpoints = {endpoint.key: endpoint for item in slices for endpoint in of_slice(item, self._port_name)}
         ordered = [endpoints[key] for key in sorted(endpoints)]
         if ordered != self._last:
             self._last = ordered

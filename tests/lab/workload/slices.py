@@ -23,7 +23,7 @@ def endpoint(
     """A slice that holds one Pod: on a machine with one loopback address each Pod has a port of its own."""
     conditions = {"ready": ready, "serving": serving, "terminating": terminating}
     return {
-        "metadata": {"name": f"chat-{pod}", "labels": {"kubernetes.io/service-name": "chat"}},
+        "metadata": {"name": f"chat-{pod}", "uid": f"slice-of-{pod}", "labels": {"kubernetes.io/service-name": "chat"}},
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
         "endpoints": [
