@@ -1,0 +1,157 @@
+"""`python -m chaosrunner.lab.real VERB`: the program of the real lab; `--help` lists the verbs.
+
+What a verb has to tell is one JSON object on one line of standard output; progress and errors go to standard error.
+Exit codes: 0 done, 1 the lab or its workload did not come up, 2 the user has something to mend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from chaosrunner.errors import UserError
+from chaosrunner.lab import spec as specs
+from chaosrunner.lab.real import binaries, outside, serve, syscalls
+from chaosrunner.lab.real.state import DEFAULT, State
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if sys.platform != "linux":
+        return _fail("a real lab needs Linux; the embedded lab runs here too", 2)
+    try:
+        return int(options.run(options) or 0)
+    except (UserError, OSError) as error:
+        return _fail(str(error), 2)
+    except outside.NotUp as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _fail(text: str, code: int) -> int:
+    sys.stderr.write(f"{text}\n")
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m chaosrunner.lab.real", description=__doc__)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    def verb(name: str, run: Any, help: str, *, state: bool = True) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=help)
+        made.set_defaults(run=run)
+        if state:
+            made.add_argument("--state", type=Path, default=DEFAULT, help="folder of the lab (%(default)s)")
+        return made
+
+    verb("build", _build, "build the lab's programs, unless they are there", state=False)
+    up = verb("up", _up, "bring up a lab that stays")
+    up.add_argument("--nodes", type=int, help="besides node infra; 3, or as many as the spec says")
+    up.add_argument("--spec", type=Path, help="JSON file: a drill's `lab:` section, to be deployed")
+    on = verb("serve", _serve, "serve a drill's workload until told to end, on the lab that stands or one of its own")
+    on.add_argument("--spec", type=Path, required=True)
+    on.add_argument("--until-stdin-closes", action="store_true")
+    verb("down", _down, "end the lab and clear all that is left of it")
+    verb("status", _status, "tell what runs")
+    inside = verb("exec", _exec, "run a command in the lab's network, with KUBECONFIG set")
+    inside.add_argument("command", nargs=argparse.REMAINDER)
+    for name, help in (("cut", "pull a node's cable"), ("heal", "plug it in again")):
+        verb(name, _ask(name, "node"), help).add_argument("node")
+    kill = verb(
+        "kill", _ask("kill", "component", "signal"), "kill a component, such as kube-apiserver or kubelet@node1"
+    )
+    kill.add_argument("component")
+    kill.add_argument("--signal", type=_signal, default=signal.SIGKILL)
+    verb("start", _ask("start", "component"), "start it again").add_argument("component")
+    hit = verb(
+        "signal", _ask("signal", "namespace", "pod", "container", "signal"), "signal a container's first process"
+    )
+    hit.add_argument("--namespace", default="default")
+    hit.add_argument("--container", help="the Pod's only one where absent")
+    hit.add_argument("--signal", type=_signal, default=signal.SIGKILL)
+    hit.add_argument("pod")
+    load = verb("import", _ask("import", "image", "nodes"), "give nodes an image")
+    load.add_argument("--node", dest="nodes", action="append", default=[], help="all where absent")
+    load.add_argument("image", type=Path, help="archive")
+    return parser
+
+
+def _signal(text: str) -> signal.Signals:
+    try:
+        return signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"no signal {text!r}") from None
+
+
+def _tell(doing: str) -> None:
+    sys.stderr.write(f"{doing}\n")
+    sys.stderr.flush()
+
+
+def _answer(found: Any) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def _state(options: argparse.Namespace) -> State:
+    return State(options.state.resolve())
+
+
+def _build(options: argparse.Namespace) -> None:
+    _answer({"folder": str(binaries.build(_tell).folder)})
+
+
+def _up(options: argparse.Namespace) -> None:
+    spec = specs.read(options.spec.read_bytes()) if options.spec else None
+    nodes = options.nodes or (spec.nodes if spec else specs.LabSpec().nodes)
+    _answer(serve.up(_state(options), nodes, spec, _tell))
+
+
+def _serve(options: argparse.Namespace) -> None:
+    spec = specs.read(options.spec.read_bytes())
+    serve.serve(_state(options), spec, _tell, _answer, until_stdin_closes=options.until_stdin_closes)
+
+
+def _down(options: argparse.Namespace) -> None:
+    _answer({"ended": outside.down(_state(options))})
+
+
+def _status(options: argparse.Namespace) -> None:
+    state = _state(options)
+    _answer(outside.standing(state) | outside.ask(state, do="status"))
+
+
+def _exec(options: argparse.Namespace) -> None:
+    state = _state(options)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise UserError("exec: give a command, such as: exec -- kubectl get nodes")
+    told = outside.standing(state)
+    environment = outside.environment(state)
+    program = shutil.which(command[0], path=environment["PATH"])
+    if program is None:
+        raise UserError(f"exec: {command[0]}: no such program")
+    syscalls.enter_network(Path(told["network"]))
+    os.execve(program, command, environment)
+
+
+def _ask(do: str, *names: str) -> Any:
+    """A verb that the keeper carries out."""
+
+    def run(options: argparse.Namespace) -> None:
+        values = {name: getattr(options, name) for name in names}
+        outside.ask(_state(options), do=do, **{n: str(v) if isinstance(v, Path) else v for n, v in values.items()})
+        _answer({})
+
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""A workload on a real lab: one that goes with this process, or one that stays until the lab ends."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from chaosrunner.errors import UserError
+from chaosrunner.lab.manifests import NAMESPACE, SYSTEM_NAMESPACE, Places
+from chaosrunner.lab.real import dns, outside, pki, syscalls, workload
+from chaosrunner.lab.real.api import Api, ApiError, NotAvailable, Unreachable
+from chaosrunner.lab.real.state import State
+from chaosrunner.lab.spec import LabSpec
+
+Tell = Callable[[str], None]
+
+
+class _Ended(BaseException):
+    """This process was told to end; raised wherever it is, so that whatever began is undone."""
+
+
+def up(state: State, nodes: int, spec: LabSpec | None, tell: Tell) -> dict[str, Any]:
+    """Bring up a lab that stays, with a workload on it if there is a spec; returns what there is to tell.
+
+    Raises as `outside.up`, and NotUp if the workload does not come to serve; the lab is then ended again.
+    """
+    told = outside.up(state, nodes, tell)
+    try:
+        with _as_not_up(state):
+            api = _enter(state, told, tell)
+            if spec is None:
+                return told
+            places = _places(state, NAMESPACE, SYSTEM_NAMESPACE)
+            tell("creating the workload")
+            workload.deploy(api, spec, places)
+            tell("waiting until it serves")
+            found = workload.wait(api, spec, places, _log(state, NAMESPACE))
+            workload.settle(api, places)
+            return _ready_line(told, found)
+    except BaseException:
+        outside.down(state)
+        raise
+
+
+def serve(state: State, spec: LabSpec, tell: Tell, answer: Callable[[Any], None], *, until_stdin_closes: bool) -> None:
+    """Serve a workload until SIGINT or SIGTERM, on the lab that stands at `state` or on one that ends with it.
+
+    Raises as `up`.
+    """
+    _end_when_told(until_stdin_closes)
+    try:
+        with ExitStack() as stack:
+            if state.keeper() is None:
+                # On a lab of its own the namespaces have their plain names.
+                names = NAMESPACE, SYSTEM_NAMESPACE
+                told = stack.enter_context(_own_lab(state, spec, tell))
+            else:
+                run = secrets.token_hex(3)
+                names = f"{NAMESPACE}-{run}", f"{SYSTEM_NAMESPACE}-{run}"
+                told = outside.standing(state)
+                if told["temporary"]:
+                    raise UserError(f"the lab at {state.folder} is another rehearsal's; name another one by --state")
+            with _as_not_up(state):
+                api = _enter(state, told, tell if told["temporary"] else None)
+                places = _places(state, *names)
+                serving = workload.serving(api, spec, places, log=_log(state, names[0]), events=state.events, tell=tell)
+                with serving as (found, _):
+                    answer(_ready_line(told, found))
+                    threading.Event().wait()
+    except _Ended:
+        pass
+
+
+@contextmanager
+def _own_lab(state: State, spec: LabSpec, tell: Tell) -> Iterator[dict[str, Any]]:
+    """A lab for the length of the block. It dies with this process, also if that is killed."""
+    owner, held = os.pipe()
+    told = outside.up(state, spec.nodes, tell, owner=owner)
+    try:
+        yield told
+    finally:
+        tell("ending the lab")
+        outside.down(state)
+        os.close(held)
+        os.close(owner)
+
+
+def _end_when_told(until_stdin_closes: bool) -> None:
+    def end(number: int, frame: Any) -> None:
+        # Once is enough: what is undone now is not to be interrupted.
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)
+        raise _Ended
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    if until_stdin_closes:
+
+        def wait() -> None:
+            while os.read(0, 4096):
+                pass
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+
+def _enter(state: State, told: dict[str, Any], tell: Tell | None) -> Api:
+    """Enter the lab's network; with `tell` the lab is new and gets what every lab has: DNS and an account."""
+    syscalls.enter_network(Path(told["network"]))
+    api = Api.of_kubeconfig(state.kubeconfig)
+    if tell is not None:
+        tell("DNS")
+        dns.deploy(api, outside.image(state, "coredns"))
+        _make_account(api, state)
+    return api
+
+
+def _make_account(api: Api, state: State) -> None:
+    """A ServiceAccount without any right, and its kubeconfig: for trying out what rights a drill needs."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "chaosrunner"}}
+    api.apply(account)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}}
+    path = "/api/v1/namespaces/default/serviceaccounts/chaosrunner/token"
+    token = api.request("POST", path, request)["status"]["token"]
+    pki.write_token_kubeconfig(state, state.account_kubeconfig, token, "default")
+
+
+def _places(state: State, namespace: str, system_namespace: str) -> Places:
+    image = outside.image(state, "workload")
+    return Places.real(image, state.requests / namespace, namespace, system_namespace)
+
+
+def _log(state: State, namespace: str) -> Path:
+    return state.folder / f"instants-{namespace}.jsonl"
+
+
+def _ready_line(told: dict[str, Any], found: workload.Serving) -> dict[str, Any]:
+    return told | {
+        "namespace": found.namespace,
+        "url": found.url,
+        "service": found.service,
+        "prometheus": found.prometheus,
+        "pod_header": found.pod_header,
+        "log": str(found.log),
+    }
+
+
+@contextmanager
+def _as_not_up(state: State) -> Iterator[None]:
+    """Whatever keeps a workload from serving is the same to whoever started it."""
+    try:
+        yield
+    except (ApiError, Unreachable, NotAvailable, workload.NotRemoved, OSError) as error:
+        raise outside.NotUp(f"the workload does not serve: {error} (logs: {state.logs})") from error
