@@ -12,21 +12,18 @@ import pytest
 
 from chaosrunner.lab.embedded.agent.addresses import PerPod, addresses
 from chaosrunner.lab.embedded.agent.containers import Backoff
-from tests.lab.episodes import FAST, NAMESPACE, Recorder, is_ready, lab_with_recorder
-from tests.lab.transitions import Json
+from tests.lab.inside import FAST, NAMESPACE, Inside, Json, inside_a_lab, is_ready
 
 pytestmark = [pytest.mark.anyio, pytest.mark.lab]
 
 
 @pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Recorder]:
-    async with lab_with_recorder(
-        tmp_path / "state", nodes=1, kubelet=FAST | {"backoff": 0.6, "relist": 0.1}
-    ) as recorder:
-        yield recorder
+async def lab(tmp_path: Path) -> AsyncIterator[Inside]:
+    async with inside_a_lab(tmp_path / "state", nodes=1, kubelet=FAST | {"backoff": 0.6, "relist": 0.1}) as inside:
+        yield inside
 
 
-def run(lab: Recorder, name: str, *command: str, pod: Json | None = None, **container: Any) -> None:
+def run(lab: Inside, name: str, *command: str, pod: Json | None = None, **container: Any) -> None:
     """Create a bare Pod of one container."""
     entry: Json = {"name": "main", "image": "lab/test:1", **container}
     if command:
@@ -35,23 +32,23 @@ def run(lab: Recorder, name: str, *command: str, pod: Json | None = None, **cont
     lab.store.create("pods", {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
 
 
-def status(lab: Recorder, name: str) -> Json:
+def status(lab: Inside, name: str) -> Json:
     return dict(lab.store.get("pods", name, NAMESPACE)["status"])
 
 
-def container(lab: Recorder, name: str) -> Json:
+def container(lab: Inside, name: str) -> Json:
     return dict((status(lab, name).get("containerStatuses") or [{"state": {}, "restartCount": 0}])[0])
 
 
-def reasons(lab: Recorder, name: str) -> list[str]:
+def reasons(lab: Inside, name: str) -> list[str]:
     return [event["reason"] for event in lab.store.list("events", NAMESPACE) if event["involvedObject"]["name"] == name]
 
 
-def condition(lab: Recorder, name: str, type_: str) -> Json:
+def condition(lab: Inside, name: str, type_: str) -> Json:
     return dict(next(entry for entry in status(lab, name)["conditions"] if entry["type"] == type_))
 
 
-async def log(lab: Recorder, name: str, **options: Any) -> str:
+async def log(lab: Inside, name: str, **options: Any) -> str:
     asked: dict[str, Any] = {
         "follow": False,
         "previous": False,
@@ -63,11 +60,11 @@ async def log(lab: Recorder, name: str, **options: Any) -> str:
     return b"".join([chunk async for chunk in lab.lab.read_log(NAMESPACE, name, "main", **asked)]).decode()
 
 
-def ended(lab: Recorder, name: str) -> Callable[[], bool]:
+def ended(lab: Inside, name: str) -> Callable[[], bool]:
     return lambda: status(lab, name)["phase"] in ("Succeeded", "Failed")
 
 
-async def test_the_environment_of_a_container(lab: Recorder) -> None:
+async def test_the_environment_of_a_container(lab: Inside) -> None:
     fields = {"WHO": "metadata.name", "WHERE": "spec.nodeName", "UID": "metadata.uid", "IP": "status.podIP"}
     env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     env += [{"name": "GREETING", "value": "hello $(WHO)"}]
@@ -86,7 +83,7 @@ async def test_the_environment_of_a_container(lab: Recorder) -> None:
 
 
 @pytest.mark.parametrize(("code", "phase", "reason"), [(0, "Succeeded", "PodCompleted"), (4, "Failed", "PodFailed")])
-async def test_a_pod_that_is_never_restarted_ends(lab: Recorder, code: int, phase: str, reason: str) -> None:
+async def test_a_pod_that_is_never_restarted_ends(lab: Inside, code: int, phase: str, reason: str) -> None:
     run(lab, "once", "sh", "-c", f"exit {code}", pod={"restartPolicy": "Never"})
     await lab.until(ended(lab, "once"))
     assert status(lab, "once")["phase"] == phase
@@ -94,7 +91,7 @@ async def test_a_pod_that_is_never_restarted_ends(lab: Recorder, code: int, phas
     assert condition(lab, "once", "Ready")["reason"] == reason
 
 
-async def test_a_crashing_container_backs_off(lab: Recorder) -> None:
+async def test_a_crashing_container_backs_off(lab: Inside) -> None:
     run(lab, "crash", "sh", "-c", "echo run; exit 3")
     await lab.until(lambda: container(lab, "crash")["restartCount"] >= 1)
     await lab.until(lambda: container(lab, "crash")["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff")
@@ -120,7 +117,7 @@ def test_back_off_doubles_up_to_its_limit() -> None:
     assert backoff.next(now + 700, now + 700) == 0
 
 
-async def test_a_failing_liveness_probe_restarts_the_container(lab: Recorder) -> None:
+async def test_a_failing_liveness_probe_restarts_the_container(lab: Inside) -> None:
     probe = {"exec": {"command": ["test", "!", "-e", "broken"]}, "periodSeconds": 1, "failureThreshold": 1}
     script = "trap 'exit 0' TERM; rm broken 2>/dev/null || touch broken; while :; do sleep 0.1; done"
     run(lab, "live", "sh", "-c", script, livenessProbe=probe | {"initialDelaySeconds": 1})
@@ -129,7 +126,7 @@ async def test_a_failing_liveness_probe_restarts_the_container(lab: Recorder) ->
     assert "Container main failed liveness probe, will be restarted" in messages
 
 
-async def test_a_failing_startup_probe_restarts_the_container(lab: Recorder) -> None:
+async def test_a_failing_startup_probe_restarts_the_container(lab: Inside) -> None:
     probe = {"tcpSocket": {"port": 1}, "periodSeconds": 1, "failureThreshold": 1}
     run(lab, "start", "sleep", "60", startupProbe=probe)
     await lab.until(lambda: container(lab, "start")["restartCount"] == 1)
@@ -138,7 +135,7 @@ async def test_a_failing_startup_probe_restarts_the_container(lab: Recorder) -> 
     assert message == f"Startup probe failed: dial tcp {ip}:1: connect: connection refused"
 
 
-async def test_readiness_follows_its_probe(lab: Recorder) -> None:
+async def test_readiness_follows_its_probe(lab: Inside) -> None:
     probe = {"exec": {"command": ["test", "-e", "ok"]}, "periodSeconds": 1, "failureThreshold": 1}
     run(lab, "ready", "sh", "-c", "sleep 0.5; touch ok; sleep 1.5; rm ok; sleep 60", readinessProbe=probe)
     await lab.until(lambda: is_ready(lab.store.get("pods", "ready", NAMESPACE)))
@@ -147,7 +144,7 @@ async def test_readiness_follows_its_probe(lab: Recorder) -> None:
     assert container(lab, "ready")["restartCount"] == 0
 
 
-async def test_init_containers_run_one_after_the_other(lab: Recorder) -> None:
+async def test_init_containers_run_one_after_the_other(lab: Inside) -> None:
     first = {"name": "first", "image": "x", "command": ["sh", "-c", "sleep 0.3; echo one > ../main-input"]}
     second = {"name": "second", "image": "x", "command": ["sh", "-c", "cat ../main-input && echo two >> ../main-input"]}
     run(lab, "init", "sh", "-c", "cat ../main-input; sleep 60", pod={"initContainers": [first, second]})
@@ -163,7 +160,7 @@ async def test_init_containers_run_one_after_the_other(lab: Recorder) -> None:
     ]
 
 
-async def test_a_failing_init_container_fails_a_pod_that_is_never_restarted(lab: Recorder) -> None:
+async def test_a_failing_init_container_fails_a_pod_that_is_never_restarted(lab: Inside) -> None:
     bad = {"name": "bad", "image": "x", "command": ["false"]}
     run(lab, "initbad", "sleep", "60", pod={"initContainers": [bad], "restartPolicy": "Never"})
     await lab.until(ended(lab, "initbad"))
@@ -171,7 +168,7 @@ async def test_a_failing_init_container_fails_a_pod_that_is_never_restarted(lab:
     assert "Started" in reasons(lab, "initbad")
 
 
-async def test_what_is_wrong_with_a_command_shows_in_the_status(lab: Recorder) -> None:
+async def test_what_is_wrong_with_a_command_shows_in_the_status(lab: Inside) -> None:
     run(lab, "none")
     run(lab, "typo", "no-such-program", pod={"restartPolicy": "Never"})
     await lab.until(lambda: "reason" in container(lab, "none")["state"].get("waiting", {}))
@@ -183,7 +180,7 @@ async def test_what_is_wrong_with_a_command_shows_in_the_status(lab: Recorder) -
     assert "no-such-program" in state["message"]
 
 
-async def test_logs_by_their_options(lab: Recorder) -> None:
+async def test_logs_by_their_options(lab: Inside) -> None:
     run(lab, "log", "sh", "-c", "echo one; echo two; sleep 0.6; echo three; printf four")
     await lab.until(lambda: container(lab, "log")["state"].get("running") is not None)
     await anyio.sleep(0.2)
@@ -197,7 +194,7 @@ async def test_logs_by_their_options(lab: Recorder) -> None:
     assert await log(lab, "log", since_seconds=3600) == "one\ntwo\nthree\nfour\n"
 
 
-async def test_a_forced_delete_ends_the_process_a_little_later(lab: Recorder) -> None:
+async def test_a_forced_delete_ends_the_process_a_little_later(lab: Inside) -> None:
     run(lab, "force", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
     await lab.until(lambda: container(lab, "force")["state"].get("running") is not None)
     found = lab.lab.container(NAMESPACE, "force", None)
@@ -212,7 +209,7 @@ async def test_a_forced_delete_ends_the_process_a_little_later(lab: Recorder) ->
     assert 1.5 < anyio.current_time() - begun < 3.5
 
 
-async def test_a_shorter_grace_period_counts_from_when_it_is_given(lab: Recorder) -> None:
+async def test_a_shorter_grace_period_counts_from_when_it_is_given(lab: Inside) -> None:
     run(
         lab,
         "shorter",
@@ -228,7 +225,7 @@ async def test_a_shorter_grace_period_counts_from_when_it_is_given(lab: Recorder
     await lab.until(lambda: lab.store.find("pods", "shorter", NAMESPACE) is None, 4)
 
 
-async def test_a_prestop_hook_that_fails_is_told_and_sigterm_follows(lab: Recorder) -> None:
+async def test_a_prestop_hook_that_fails_is_told_and_sigterm_follows(lab: Inside) -> None:
     hook = {"preStop": {"exec": {"command": ["false"]}}}
     run(lab, "hook", "sleep", "60", lifecycle=hook)
     await lab.until(lambda: container(lab, "hook")["state"].get("running") is not None)
@@ -237,7 +234,7 @@ async def test_a_prestop_hook_that_fails_is_told_and_sigterm_follows(lab: Record
     assert "FailedPreStopHook" in reasons(lab, "hook")
 
 
-async def test_a_prestop_sleep_comes_before_sigterm(lab: Recorder) -> None:
+async def test_a_prestop_sleep_comes_before_sigterm(lab: Inside) -> None:
     hook = {"preStop": {"sleep": {"seconds": 1}}}
     run(lab, "nap", "sleep", "60", lifecycle=hook)
     await lab.until(lambda: container(lab, "nap")["state"].get("running") is not None)
@@ -248,7 +245,7 @@ async def test_a_prestop_sleep_comes_before_sigterm(lab: Recorder) -> None:
     assert "FailedPreStopHook" not in reasons(lab, "nap")
 
 
-async def test_a_cut_node_learns_of_a_deletion_when_it_is_healed(lab: Recorder) -> None:
+async def test_a_cut_node_learns_of_a_deletion_when_it_is_healed(lab: Inside) -> None:
     run(lab, "far", "sleep", "60")
     await lab.until(lambda: container(lab, "far")["state"].get("running") is not None)
     found = lab.lab.container(NAMESPACE, "far", None)
@@ -263,7 +260,7 @@ async def test_a_cut_node_learns_of_a_deletion_when_it_is_healed(lab: Recorder) 
     assert not found.is_running
 
 
-async def test_a_cordon_is_told_by_the_node(lab: Recorder) -> None:
+async def test_a_cordon_is_told_by_the_node(lab: Inside) -> None:
     def told() -> list[str]:
         return [event["reason"] for event in lab.store.list("events", "default")]
 
@@ -273,7 +270,7 @@ async def test_a_cordon_is_told_by_the_node(lab: Recorder) -> None:
     await lab.until(lambda: "NodeSchedulable" in told())
 
 
-async def test_a_pod_that_the_lab_cannot_run_harms_no_other(lab: Recorder) -> None:
+async def test_a_pod_that_the_lab_cannot_run_harms_no_other(lab: Inside) -> None:
     run(lab, "grpc", "sleep", "60", readinessProbe={"grpc": {"port": 9}, "periodSeconds": 1})
     run(lab, "null", "echo", "a\0b", pod={"restartPolicy": "Never"})
     run(lab, "good", "sleep", "60")
@@ -284,7 +281,7 @@ async def test_a_pod_that_the_lab_cannot_run_harms_no_other(lab: Recorder) -> No
 
 
 async def test_pods_that_share_an_address_have_ports_of_their_own(tmp_path: Path) -> None:
-    async with lab_with_recorder(tmp_path / "shared", addresses="shared") as lab:
+    async with inside_a_lab(tmp_path / "shared", addresses="shared") as lab:
         await lab.deploy("chat", 2)
         pods = lab.pods("chat")
         assert {pod["status"]["podIP"] for pod in pods} == {"127.0.0.1"}
@@ -313,7 +310,7 @@ def test_a_port_that_somebody_has_on_all_addresses_is_avoided() -> None:
 
 @needs_loopback_net
 async def test_pods_have_addresses_of_their_own(tmp_path: Path) -> None:
-    async with lab_with_recorder(tmp_path / "one") as one, lab_with_recorder(tmp_path / "two") as two:
+    async with inside_a_lab(tmp_path / "one") as one, inside_a_lab(tmp_path / "two") as two:
         await one.deploy("chat", 2)
         await two.deploy("chat", 1)
         addresses = [pod["status"]["podIP"] for lab in (one, two) for pod in lab.pods("chat")]

@@ -120,7 +120,7 @@ async def running() -> AsyncIterator[Cluster]:
         DisruptionController(store),
         NodeController(store, grace=60, period=60),
         TaintEvictionController(store),
-        PodGarbageCollector(store),
+        PodGarbageCollector(store, quarantine=0),
     ]
     async with anyio.create_task_group() as group:
         for controller in controllers:
@@ -193,7 +193,7 @@ async def test_a_job_pod_makes_maxunavailable_fail_to_sync() -> None:
         )
         assert "jobs.batch does not implement the scale subresource" in condition["message"]
         with pytest.raises(ApiError, match="Cannot evict") as refused:
-            evict(cluster.store, "default", "load-x1", {})
+            evict(cluster.store, "default", "load-x1", {"metadata": {"name": "load-x1"}})
         assert refused.value.status == 429
 
 
@@ -218,7 +218,12 @@ async def test_a_failed_precondition_holds_the_budget_for_two_minutes() -> None:
         await cluster.make_all_ready()
         victim = cluster.pods(app="chat")[0]["metadata"]["name"]
         with pytest.raises(ApiError) as refused:
-            evict(cluster.store, "default", victim, {"deleteOptions": {"preconditions": {"uid": "other"}}})
+            evict(
+                cluster.store,
+                "default",
+                victim,
+                {"metadata": {"name": victim}, "deleteOptions": {"preconditions": {"uid": "other"}}},
+            )
         assert refused.value.status == 409
         await cluster.settle()
         status = cluster.budget_status()
@@ -240,7 +245,12 @@ async def test_dry_runs_spend_nothing() -> None:
         cluster.budget(minAvailable=2)
         await cluster.make_all_ready()
         for pod in cluster.pods(app="chat")[:2]:
-            assert evict(cluster.store, "default", pod["metadata"]["name"], {}, dry_run=True)["code"] == 201
+            assert (
+                evict(cluster.store, "default", pod["metadata"]["name"], {"metadata": pod["metadata"]}, dry_run=True)[
+                    "code"
+                ]
+                == 201
+            )
 
 
 # -- scheduler ---------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def evict(store: Store, namespace: str, name: str, eviction: Json, *, dry_run: b
     429 (the budget allows none, or is not observed yet), 403 (the budget's status makes no sense, or the namespace
     goes away), 500 (several budgets match the Pod).
     """
-    if eviction.get("metadata", {}).get("name", name) != name:
+    if eviction.get("metadata", {}).get("name") != name:
         raise errors.bad_request("name in URL does not match name in Eviction object")
     options = eviction.get("deleteOptions") or {}
     dry_run = dry_run or bool(options.get("dryRun"))

@@ -82,12 +82,12 @@ class ListOptions:
             fields=parse_fields(resource.plural, query.get("fieldSelector", "")),
             version=int(version) if version else None,
             version_match=query.get("resourceVersionMatch", ""),
-            limit=_number(query, "limit") or 0,
+            limit=number(query, "limit") or 0,
             resume=_read_continue(query["continue"]) if query.get("continue") else None,
             watch=flag(query, "watch"),
             bookmarks=flag(query, "allowWatchBookmarks"),
             initial_events=flag(query, "sendInitialEvents"),
-            timeout=_number(query, "timeoutSeconds"),
+            timeout=number(query, "timeoutSeconds"),
         )
 
 
@@ -95,7 +95,7 @@ def flag(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "") in ("1", "true", "True")
 
 
-def _number(query: Mapping[str, str], name: str) -> int | None:
+def number(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     if not text:
         return None
@@ -126,9 +126,9 @@ def log_options(query: Mapping[str, str]) -> dict[str, Any]:
         "follow": flag(query, "follow"),
         "previous": flag(query, "previous"),
         "timestamps": flag(query, "timestamps"),
-        "tail_lines": _number(query, "tailLines"),
-        "since_seconds": _number(query, "sinceSeconds"),
-        "limit_bytes": _number(query, "limitBytes"),
+        "tail_lines": number(query, "tailLines"),
+        "since_seconds": number(query, "sinceSeconds"),
+        "limit_bytes": number(query, "limitBytes"),
     }
 
 

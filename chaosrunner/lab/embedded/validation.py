@@ -24,7 +24,7 @@ _PERCENT_RULE = (
 
 def check(resource: Resource, obj: Json, old: Json | None = None) -> None:
     """Raise ApiError 422 with every cause that was found. `old` is given for an update."""
-    causes = [*_metadata(obj["metadata"]), *_KINDS.get(resource.plural, _nothing)(obj, old)]
+    causes = [*_metadata(resource, obj["metadata"]), *_KINDS.get(resource.plural, _nothing)(obj, old)]
     if causes:
         raise invalid(resource, obj["metadata"].get("name", ""), causes)
 
@@ -58,12 +58,15 @@ def wrong(field: str, value: object, why: str) -> Cause:
     return ("FieldValueInvalid", field, f"Invalid value: {shown}: {why}")
 
 
-def _metadata(meta: Json) -> Iterator[Cause]:
+def _metadata(resource: Resource, meta: Json) -> Iterator[Cause]:
     name = meta.get("name")
     if not name:
         yield required("metadata.name", "Required value: name or generateName is required")
     elif len(name) > 253:
         yield wrong("metadata.name", name, "must be no more than 253 bytes")
+    elif resource.group == "rbac.authorization.k8s.io":  # anything that a path may hold, like system:basic-user
+        if name in (".", "..") or "/" in name or "%" in name:
+            yield wrong("metadata.name", name, "may not be '.' or '..', and may not contain '/' or '%'")
     elif not re.fullmatch(_SUBDOMAIN, name):
         yield wrong("metadata.name", name, _SUBDOMAIN_RULE)
 
@@ -127,7 +130,8 @@ def _workload(obj: Json, old: Json | None) -> Iterator[Cause]:
 
 
 def _service(obj: Json, old: Json | None) -> Iterator[Cause]:
-    if not (obj.get("spec") or {}).get("ports"):
+    spec = obj.get("spec") or {}
+    if not spec.get("ports") and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
         yield required("spec.ports")
 
 

@@ -13,6 +13,7 @@ from chaosrunner.lab.embedded.selectors import Requirement, Selector
 from chaosrunner.lab.embedded.store import Store, timestamp
 from chaosrunner.lab.objects import Json, condition, has_ended, is_terminating
 
+_NAME = "default-scheduler"
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!", "Gt": "gt", "Lt": "lt"}
 
@@ -30,6 +31,8 @@ class Scheduler(Controller):
 
     def _pod_changed(self, type_: str, pod: Json, old: Json | None) -> None:
         key = key_of(pod)
+        if pod["spec"]["schedulerName"] != _NAME:
+            return
         if type_ != "DELETED" and not pod["spec"].get("nodeName"):
             if type_ == "ADDED":
                 self.queue.add(key)

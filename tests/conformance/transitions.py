@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-Json = dict[str, Any]
+from tests.labs import Change, Json
+
 RECORDING = Path(__file__).parents[1] / "data" / "k8s-1.37"
-
-
-@dataclass(frozen=True)
-class Change:
-    """One watch event. `version`: the resourceVersion, which orders all kinds. `at`: seconds (recording only)."""
-
-    version: int
-    kind: str
-    type: str
-    object: Json
-    at: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return str(self.object["metadata"]["name"])
 
 
 def recorded() -> list[Change]:
