@@ -11,7 +11,9 @@ from chaosrunner.analysis.folds.actions import Actions
 from chaosrunner.analysis.folds.alerts import AlertPolls
 from chaosrunner.analysis.folds.budgets import Budgets
 from chaosrunner.analysis.folds.endpoints import Endpoints
+from chaosrunner.analysis.folds.events import Events
 from chaosrunner.analysis.folds.flight import Flight
+from chaosrunner.analysis.folds.nodes import Nodes
 from chaosrunner.analysis.folds.pods import Pods
 from chaosrunner.analysis.folds.run import RunState
 from chaosrunner.analysis.folds.watches import Watches
@@ -30,6 +32,8 @@ class Observations:
         self.watches = Watches()
         self.pods = Pods(self.clocks, self.watches, context.candidates)
         self.endpoints = Endpoints(self.watches, context.service)
+        self.nodes = Nodes(self.clocks, self.watches)
+        self.events = Events(self.clocks)
         self.budgets = Budgets()
         self.actions = Actions(self.pods, self.endpoints, self.budgets)
         self.alerts = AlertPolls(self.clocks)
@@ -49,6 +53,8 @@ class Observations:
             rows.Pod: self.pods.feed,
             rows.EndpointSlice: self.endpoints.feed,
             rows.Pdb: self.budgets.feed,
+            rows.Node: self.nodes.feed,
+            rows.Event: self.events.feed,
             rows.Alerts: self.alerts.feed,
             rows.Watch: self._watch,
             rows.RequestSent: self.flight.feed_sent,

@@ -24,7 +24,7 @@ import numpy as np
 
 from chaosrunner.analysis import outages, recovery
 from chaosrunner.analysis.facts import Milestone
-from chaosrunner.analysis.folds.pods import DISRUPTION, PodState, terminated
+from chaosrunner.analysis.folds.pods import DISRUPTION, PodState, died, is_ready, terminated
 from chaosrunner.analysis.picture import Picture
 from chaosrunner.analysis.placement import UNPLACED
 from chaosrunner.analysis.requests import OUTCOMES
@@ -375,7 +375,7 @@ def _pod_news(before: rows.Pod | None, row: rows.Pod, reached: set[str]) -> News
         yield "deletion requested", None, "apiserver", f"grace {row.deletion_grace or 0:g} s"
     elif before is not None and before.deletion_grace and row.deletion_grace == 0 and once("deadline rewritten"):
         yield "deadline rewritten", row.deletion_time, "apiserver", None
-    was, now = _ready(before), _ready(row)
+    was, now = is_ready(before), is_ready(row)
     if was != now:
         condition = conditions.get("Ready")
         yield "Ready" if now else "not Ready", condition.transition_time if condition else None, "kubelet", None
@@ -390,24 +390,13 @@ def _pod_news(before: rows.Pod | None, row: rows.Pod, reached: set[str]) -> News
 
 def _container_news(before: rows.Pod | None, row: rows.Pod) -> News:
     """Deaths and restarts of the containers of a Pod that nobody asked to leave."""
-    if before is None or row.deletion_time is not None:
-        return
-    earlier = {container.name: container for container in before.containers}
-    for container in row.containers:
-        was = earlier.get(container.name)
-        if container.init or was is None:
-            continue
-        restarted = container.restarts > was.restarts
-        if container.state == "terminated" and was.state != "terminated":
-            yield "container died", container.finished_time, "kubelet", f"exit {container.exit_code}"
-        elif restarted and was.state == "running":  # what was between the two rows was not seen
-            yield "container died", container.last_finished_time, "kubelet", f"exit {container.last_exit_code}"
-        if restarted:
-            yield "container restarted", container.started_time, "kubelet", None
-
-
-def _ready(row: rows.Pod | None) -> bool:
-    return row is not None and any(c.type == "Ready" and c.status == "True" for c in row.conditions)
+    for dead in died(before, row):
+        yield "container died", dead.time, "kubelet", f"exit {dead.exit_code}"
+    if before is not None and row.deletion_time is None:
+        earlier = {container.name: container.restarts for container in before.containers}
+        for container in row.containers:
+            if not container.init and container.restarts > earlier.get(container.name, container.restarts):
+                yield "container restarted", container.started_time, "kubelet", None
 
 
 def _endpoint(endpoint: rows.Endpoint) -> str:

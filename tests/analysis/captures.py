@@ -11,7 +11,7 @@ from typing import Any
 
 from chaosrunner.analysis import KnownPod
 from chaosrunner.cluster.answers import classify
-from chaosrunner.observers import endpoints, pdbs, pods
+from chaosrunner.observers import endpoints, events, nodes, pdbs, pods
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Row
 
@@ -21,6 +21,8 @@ CONVERTERS: dict[str, Callable[..., Row]] = {
     "pods": pods.to_row,
     "endpointslices": endpoints.to_row,
     "pdbs": pdbs.to_row,
+    "nodes": nodes.to_row,
+    "events": events.to_row,
 }
 
 
@@ -41,20 +43,31 @@ def action(call: int, kind: str, at: float, answered: float, target: rows.Target
 
 
 def kubernetes(until: float = float("inf")) -> list[Row]:
-    """The recording of a real 1.37 up to a time: watches of Pods, slices and budgets, and calls on Pods."""
+    """The recording of a real 1.37 up to a time, as the observers write it: Pods, slices, budgets, nodes without their
+    heartbeats, Events, and calls on Pods."""
     found: list[Row] = []
-    names = {"pods": "pods", "endpointslices": "endpointslices", "pdbs": "poddisruptionbudgets"}
+    names = {
+        "pods": "pods",
+        "endpointslices": "endpointslices",
+        "pdbs": "poddisruptionbudgets",
+        "nodes": "nodes",
+        "events": "events",
+    }
     uids: dict[str, str] = {}
+    news = nodes.News()
     for kind, resource in names.items():
         first, *lines = (DATA / "k8s-1.37" / f"watch-{kind}.jsonl").read_text().splitlines()
         listing = json.loads(first)
         found.append(
             rows.Watch(at=listing["at"], resource=resource, event="listed", items=len(listing["list"]["items"]))
         )
+        found += [CONVERTERS[kind](item, seen="LISTED", at=listing["at"]) for item in listing["list"]["items"]]
         for line in map(json.loads, lines):
             # Lines without a type: the recorder's read timed out, and it resumed where it was.
             if line.get("type", "BOOKMARK") != "BOOKMARK":
-                found.append(CONVERTERS[kind](line["object"], seen=line["type"], at=line["at"]))
+                row = CONVERTERS[kind](line["object"], seen=line["type"], at=line["at"])
+                if not isinstance(row, rows.Node) or news.is_new(row):
+                    found.append(row)
                 if kind == "pods":
                     uids[line["object"]["metadata"]["name"]] = line["object"]["metadata"]["uid"]
     for call, line in enumerate(map(json.loads, (DATA / "k8s-1.37" / "requests.jsonl").read_text().splitlines())):

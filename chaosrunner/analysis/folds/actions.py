@@ -33,6 +33,8 @@ class Call:
     self_inflicted: bool = False
     held_by: Call | None = None
     """For a self-inflicted 429: the failed call that holds the budget."""
+    superseded: bool = False
+    """It had no answer, and a later call for the same Pod took it: until then it had not gone."""
 
     @property
     def at(self) -> float:
@@ -52,7 +54,8 @@ class Call:
         """Whether it is a fault that may have changed something: no dry run, no undo, not refused, and no second
         removal of a Pod that was leaving already."""
         late = self.result.answer == "already_terminating" or (self.sent.action in TAKES_POD and self.pod_terminating)
-        return not self.sent.dry_run and not self.sent.undo and self.result.ok is not False and not late
+        failed = self.result.ok is False or self.superseded
+        return not self.sent.dry_run and not self.sent.undo and not failed and not late
 
     @property
     def disrupts(self) -> bool:
@@ -64,8 +67,10 @@ class Call:
             return False
         if self.result.ok is not None:
             return True
-        deletion = None if self.pod is None else self.pod.deletion
-        return deletion is not None and deletion.at >= self.at
+        if self.pod is None:
+            return False
+        deletion, gone = self.pod.deletion, self.pod.gone
+        return (deletion is not None and deletion.at >= self.at) or (gone is not None and gone.high >= self.at)
 
     @property
     def pdbs(self) -> set[str]:
@@ -91,6 +96,7 @@ class Actions:
         if row.event == "answered":
             call.answered = row
             self._inflicted(call)
+            self._supersede(call)
 
     def _target(self, call: Call) -> None:
         target = call.sent.target
@@ -104,15 +110,31 @@ class Actions:
             call.pod_terminating = call.pod.terminating
             call.budgets = self._budgets.matching(target.namespace, call.pod.labels, call.at)
 
+    def _supersede(self, call: Call) -> None:
+        """A removal that was accepted tells of those before it for the same Pod that they had come to nothing."""
+        target = call.sent.target.uid
+        if target is None or call.sent.dry_run or not call.result.ok or call.result.answer != "accepted":
+            return
+        for earlier in self.calls:
+            same = earlier is not call and earlier.sent.target.uid == target and earlier.sent.action in TAKES_POD
+            if same and earlier.answered is not None and earlier.answered.ok is None:
+                earlier.superseded = True
+
     def _inflicted(self, call: Call) -> None:
-        """A failed precondition holds the budget (the server spends it first, and checks then)."""
+        """A failed precondition holds the budget (the server spends it first, and checks then); so may a call whose
+        answer was lost, if the server died between."""
         if call.result.answer != "blocked_by_budget":
             return
         for earlier in self.calls:
-            if earlier is call or earlier.result.answer != "precondition_failed" or earlier.sent.dry_run:
+            lost = earlier.answered is not None and earlier.answered.ok is None and earlier.sent.action == "evict"
+            holds = earlier.result.answer == "precondition_failed" or lost
+            if earlier is call or not holds or earlier.sent.dry_run:
                 continue
             if not earlier.at < call.at <= (earlier.answered or earlier.sent).at + BUDGET_HELD:
                 continue
+            hold = self._budgets.hold(earlier.sent.target.name, earlier.at, call.at)
+            if hold is not None and hold.released is not None:
+                continue  # the budget was free again
             # Where neither side names a budget, our own request cannot be excluded as the reason.
             if earlier.pdbs & call.pdbs or not earlier.pdbs or not call.pdbs:
                 call.self_inflicted, call.held_by = True, earlier

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from chaosrunner.playbook.selectors import read_selector
 from chaosrunner.timeline.rows import Pdb
+
+
+class Hold(NamedTuple):
+    """A budget counts a Pod as disrupted that did not go."""
+
+    charged: Pdb
+    """First row that shows it."""
+    released: Pdb | None
+    """First one that does not any more."""
 
 
 class Budgets:
@@ -34,3 +44,14 @@ class Budgets:
     def between(self, uid: str, begin: float, end: float) -> list[Pdb]:
         """States of one budget received in (begin, end]."""
         return [row for row in self.history.get(uid, ()) if begin < row.at <= end]
+
+    def hold(self, pod: str, since: float, until: float) -> Hold | None:
+        """How a budget held the disruption of a Pod of this name, by its rows in (since, until]; None: not seen."""
+        for uid in self.history:
+            seen = self.between(uid, since, until)
+            charged = next((row for row in seen if pod in row.disrupted_times), None)
+            if charged is not None:
+                later = (row for row in seen if row.id > charged.id)
+                gone = ("DELETED", "VANISHED")
+                return Hold(charged, next((r for r in later if pod not in r.disrupted_times or r.seen in gone), None))
+        return None

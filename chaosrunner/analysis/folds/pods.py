@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from chaosrunner.analysis.clocks import Clocks, Interval
@@ -23,6 +23,31 @@ class Moment:
     low: float
     high: float
     row: int
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """The Ready condition changed; known by its arrival (a healed node's Pods get one that says long ago)."""
+
+    ready: bool
+    moment: Moment
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A container ended although nobody asked its Pod to leave."""
+
+    container: str
+    exit_code: int | None
+    reason: str | None
+    time: str | None
+    """When, by the kubelet's clock."""
+
+
+@dataclass(frozen=True)
+class Death:
+    dead: Dead
+    moment: Moment
 
 
 @dataclass
@@ -59,6 +84,9 @@ class PodState:
     """Address -> since when it had it; None: from the beginning."""
     restarts: dict[str, int] = field(default_factory=dict)
     """Container -> restarts since the recording began."""
+    readiness: list[Readiness] = field(default_factory=list)
+    """Changes, oldest first."""
+    deaths: list[Death] = field(default_factory=list)
     _restarts_base: dict[str, int] = field(default_factory=dict)
     versions: set[str] = field(default_factory=set)
 
@@ -68,11 +96,7 @@ class PodState:
 
     @property
     def ready(self) -> bool:
-        return (
-            self.last is not None
-            and self.gone is None
-            and any(condition.type == "Ready" and condition.status == "True" for condition in self.last.conditions)
-        )
+        return self.gone is None and is_ready(self.last)
 
     @property
     def phase(self) -> str | None:
@@ -125,6 +149,7 @@ class Pods:
         state.versions.add(row.version)
         if state.first_row is None:
             self._first(state, row)
+        before = state.last
         state.last = row
         state.node = row.node or state.node
         state.labels = row.labels or state.labels
@@ -133,6 +158,10 @@ class Pods:
             if address and address not in state.addressed_from:
                 self._address(state, address, None if row.seen == "LISTED" else row.at)
         self._restarts(state, row)
+        if is_ready(before) != is_ready(row):
+            state.readiness.append(Readiness(is_ready(row), self._moment(state, row)))
+        for dead in died(before, row):
+            state.deaths.append(Death(dead, self._moment(state, row, dead.time, "kubelet")))
         self._milestones(state, row)
         self._ending(state, row)
         if leaving:
@@ -171,7 +200,8 @@ class Pods:
             state.created = Moment(None, min(window.low, row.at), min(window.high, row.at), row.id)
 
     def _restarts(self, state: PodState, row: Pod) -> None:
-        fresh = state.created is not None and state.created.at is not None
+        # One that came in a gap came after the recording began as well: its restarts all count.
+        fresh = not state.listed and state.created is not None and state.created.high > 0
         for container in row.containers:
             if container.init:
                 continue
@@ -231,3 +261,24 @@ def terminated(containers: Sequence[ContainerState]) -> list[ContainerState]:
     """The containers, where there are some and all of them (init containers apart) have terminated; else none."""
     main = [container for container in containers if not container.init]
     return main if main and all(container.state == "terminated" for container in main) else []
+
+
+def is_ready(row: Pod | None) -> bool:
+    return row is not None and any(c.type == "Ready" and c.status == "True" for c in row.conditions)
+
+
+def died(before: Pod | None, row: Pod) -> Iterator[Dead]:
+    """Containers (init containers apart) of a Pod that nobody asked to leave which a row shows ended, or restarted
+    since the row before."""
+    if before is None or row.deletion_time is not None:
+        return
+    earlier = {container.name: container for container in before.containers}
+    for now in row.containers:
+        was = earlier.get(now.name)
+        if now.init or was is None:
+            continue
+        restarted = now.restarts > was.restarts
+        if now.state == "terminated" and (restarted or was.state != "terminated"):
+            yield Dead(now.name, now.exit_code, now.reason, now.finished_time)
+        elif restarted and was.state == "running":  # what lay between the rows was not seen
+            yield Dead(now.name, now.last_exit_code, now.last_reason, now.last_finished_time)

@@ -1,0 +1,95 @@
+"""How well all could be seen: watches, polls, the runner itself, and what was put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaosrunner.analysis.facts import Facts, Finding, Severity
+from chaosrunner.analysis.findings.base import finding
+from chaosrunner.analysis.folds.endpoints import RESOURCE as ENDPOINTS
+from chaosrunner.analysis.picture import PODS, Picture
+from chaosrunner.timeline.outcomes import Outcome
+
+PROBER_FAULT_LIMIT = 0.01
+"""Share of prober_fault above which the run proves nothing about the service."""
+
+UNSEEN_AFTER = 10.0
+"""Seconds after an accepted eviction by which a working watch has shown something of it."""
+
+
+def gaps(picture: Picture) -> Iterator[Finding]:
+    """Case of a watch that went silent: nothing is concluded from what was not seen in the gap."""
+    watches = picture.observations.watches
+    for gap in watches.gaps:
+        open_ = gap.end is None
+        until = "the end of the recording" if gap.end is None else f"{gap.end:.1f} s"
+        if gap.reason == "silent":
+            text = f"the watch of {gap.resource} went silent; last proof of life at {gap.begin:.1f} s"
+            yield finding("watch_stalled", "warning", text, gap.rows)
+        needed = gap.resource in (PODS, ENDPOINTS) and picture.fault_at is not None
+        yield finding(
+            "observations_incomplete",
+            "inconclusive" if open_ and needed else "warning",
+            f"nothing is known of {gap.resource} from {gap.begin:.1f} s to {until}",
+            gap.rows,
+        )
+    for resource, row in watches.forbidden.items():
+        yield finding("watch_forbidden", "warning", f"{resource} may not be watched", [row.id])
+
+
+def unobserved(picture: Picture) -> Iterator[Finding]:
+    """The cross-check of a watch: a Pod that we took away must have been seen to go."""
+    for call, pod in picture.victims:
+        answered = call.answered
+        if answered is None or picture.now - answered.at < UNSEEN_AFTER:
+            continue
+        if pod is None or (pod.deletion is None and pod.gone is None):
+            text = f"the {call.sent.action} of {call.sent.target.name} was accepted, but no row shows it going"
+            yield finding("fault_not_observed", "inconclusive", text, call.rows)
+
+
+def prober(picture: Picture, facts: Facts) -> Iterator[Finding]:
+    share = facts.prober.faults_share
+    if share:
+        severity: Severity = "inconclusive" if share > PROBER_FAULT_LIMIT else "warning"
+        text = f"{facts.prober.faults} requests ({share:.1%}) failed on the runner's own side"
+        rows = picture.requests.ids(picture.requests.is_outcome(Outcome.PROBER_FAULT))
+        yield finding("prober_fault", severity, text, rows, "run chaosrunner on a calmer machine, or lower the load")
+
+
+def alerts(picture: Picture) -> Iterator[Finding]:
+    alerts = picture.observations.alerts
+    early_until = 0.0 if picture.fault_at is None else picture.fault_at
+    for name, history in alerts.by_name.items():
+        if early := [one for one in alerts.early(name, picture.fault_at) if one.end is None or one.end > early_until]:
+            text = f"{name} was pending or firing before the first fault: what it did later is not the fault's doing"
+            yield finding("alert_before_fault", "warning", text, [row for one in early for row in one.evidence])
+        if history.unstable:
+            text = (
+                f"the labels of {name} change with every evaluation, so its `for` starts anew each time: it can "
+                "never fire; silence proves nothing"
+            )
+            advice = "move the changing value from the labels to the annotations"
+            yield finding("label_identity_unstable", "warning", text, alerts.evidence(name), advice)
+        if history.resets:
+            text = f"{name} vanished {len(history.resets)} times with a failed scrape: a reset, not a recovery"
+            rows = [row for episode in history.resets for row in episode.evidence]
+            yield finding("staleness_reset", "warning", text, rows)
+        if history.ever_broken:
+            error = history.rule.error if history.rule is not None else None
+            text = f"the rule of {name} could not be evaluated{f' ({error})' if error else ''}: its old state is frozen"
+            yield finding("rule_broken", "warning", text, [history.broken_row])
+    if alerts.failed:
+        text = f"{len(alerts.failed)} of {alerts.polls} polls of alerts failed"
+        yield finding("alerts_unknown", "warning", text, alerts.failed)
+
+
+def journal(picture: Picture) -> Iterator[Finding]:
+    for row in picture.observations.run.journal.values():
+        target = f"{row.target.kind} {row.target.name}"
+        if row.event == "changed_by_others":
+            text = f"{target} was changed by others and was not put back: {row.detail or row.fault}"
+            yield finding("changed_by_others", "warning", text, [row.id])
+        elif row.event == "undo_failed":
+            text = f"{row.fault} of {target} could not be undone: {row.detail or 'see the journal'}"
+            yield finding("undo_failed", "warning", text, [row.id])

@@ -1,0 +1,64 @@
+"""What the service was to its users, and how much of it the drill could see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaosrunner.analysis.exposure import unplaced_across
+from chaosrunner.analysis.facts import Facts, Finding, Replacement, Window
+from chaosrunner.analysis.findings.base import finding
+from chaosrunner.analysis.picture import Picture
+
+
+def outages(picture: Picture, outages: list[Window], replacements: list[Replacement]) -> Iterator[Finding]:
+    for outage in outages:
+        text = f"nobody was served for {outage.seconds:.1f} s (from {outage.begin:.1f} s)"
+        yield finding("outage", "warning", text, outage.evidence)
+        ready = [
+            milestone.at
+            for replacement in replacements
+            if (milestone := replacement.milestones.ready).at is not None and outage.begin <= milestone.at < outage.end
+        ]
+        if ready and len(ready) == len(picture.pairs):
+            text = f"every replacement was Ready for {outage.end - max(ready):.1f} s before a request was served again"
+            yield finding("ready_but_not_serving", "warning", text, outage.evidence)
+    history = picture.observations.endpoints.history
+    if picture.victims and any(point.ready == 0 and point.at >= picture.victims[0][0].at for point in history):
+        yield from _unprotected(picture)
+
+
+def _unprotected(picture: Picture) -> Iterator[Finding]:
+    """Why all endpoints went at once, as far as the rows at the fault tell."""
+    call = picture.victims[0][0]
+    pods = [pod for pod in (picture.pods.by_uid.get(key) for key in call.ready_keys) if pod is not None]
+    nodes = {pod.node for pod in pods}
+    if len(pods) > 1 and len(nodes) == 1 and None not in nodes:
+        text = f"all {len(pods)} ready replicas were on one node, {nodes.pop()}"
+        yield finding("all_replicas_on_one_node", "warning", text, call.rows, "spread them (topologySpreadConstraints)")
+    budgets = picture.observations.watches.listed & {"poddisruptionbudgets"} or picture.observations.budgets.history
+    if budgets and all(victim.pod and not victim.budgets for victim, _ in picture.victims):
+        yield finding("no_budget", "warning", "no PodDisruptionBudget matches the victims", call.rows)
+
+
+def warmup(picture: Picture, replacements: list[Replacement]) -> Iterator[Finding]:
+    for pod, replacement in zip(picture.replacements, replacements, strict=True):
+        span = replacement.ready_to_warm.value
+        if span is not None and span > 0 and (replacement.warmup_failed or replacement.warmup_slow):
+            text = (
+                f"{pod.name} was Ready {span:.1f} s before it was warm: "
+                f"{replacement.warmup_failed} failed and {replacement.warmup_slow} slow requests on it meanwhile"
+            )
+            yield finding("ready_before_warm", "warning", text, replacement.milestones.warm.evidence)
+
+
+def exposure(picture: Picture, facts: Facts) -> Iterator[Finding]:
+    if picture.victims and not facts.exposure.exposed:
+        text = "no stream was in flight on a victim when the fault was sent: the drill proves nothing about the drain"
+        advice: str | None = 'wait for exposure: when: "in_flight(target) >= 1"'
+        if facts.exposure.unplaced:
+            text, advice = text.replace("no stream was", "no stream is known to have been"), None
+        rows = [row for call, _ in picture.victims for row in call.rows]
+        yield finding("not_exposed", "warning", text, rows, advice)
+    if picture.victims and facts.exposure.unplaced:
+        text = f"the Pod of {facts.exposure.unplaced} requests across the fault is not known; they bound the loss"
+        yield finding("unplaced", "warning", text, picture.requests.ids(unplaced_across(picture)))
