@@ -189,17 +189,35 @@ class Api:
         told = []
         for pod in self.items(f"{core}/pods", labelSelector=selector):
             if (why := _waits_for(pod)) is not None:
-                told.append(f"pod {pod['metadata']['name']}: {why}{self._last_warning(core, pod)}")
+                why += self._last_words(core, pod)
+                warning = self._last_warning(core, pod)
+                why += f" ({warning})" if warning not in why else ""
+                told.append(f"pod {pod['metadata']['name']}: {why}")
         failure = condition(deployment, "ReplicaFailure")
         if failure is not None:
             told.append(failure["message"])
         return "; ".join(told) or "nothing tells why"
 
+    def _last_words(self, core: str, pod: Json) -> str:
+        """The last line that a container of the Pod wrote before it failed."""
+        for status in pod["status"].get("containerStatuses", ()):
+            query = {"container": status["name"], "tailLines": "1"}
+            if "terminated" in status["lastState"] and "terminated" not in status["state"]:
+                query["previous"] = "true"
+            elif "terminated" not in status["state"]:
+                continue
+            try:
+                log = self.request("GET", f"{core}/pods/{pod['metadata']['name']}/log", query=query)["text"]
+            except (ApiError, Unreachable):
+                continue  # its node may be the trouble
+            return f", its last words: {log.strip()}" if log.strip() else ""
+        return ""
+
     def _last_warning(self, core: str, pod: Json) -> str:
         selector = f"involvedObject.uid={pod['metadata']['uid']},type=Warning"
         warnings = self.items(f"{core}/events", fieldSelector=selector)
         latest = max(warnings, key=lambda event: str(event.get("lastTimestamp") or event["eventTime"]), default=None)
-        return f" ({latest['reason']}: {latest['message']})" if latest else ""
+        return str(latest["message"]) if latest else ""
 
 
 def _waits_for(pod: Json) -> str | None:
@@ -209,14 +227,13 @@ def _waits_for(pod: Json) -> str | None:
         return f"not scheduled: {scheduled.get('message', '')}"
     status = pod["status"]
     for container in [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]:
-        state = container["state"]
-        if waiting := state.get("waiting"):
-            return f"{container['name']}: {waiting['reason']}: {waiting.get('message', '')}".removesuffix(": ")
+        state, name = container["state"], container["name"]
         ended = state.get("terminated") or container["lastState"].get("terminated")
-        if ended and ended["exitCode"]:
-            return f"{container['name']} ended with code {ended['exitCode']}"
+        code = f", it ended with code {ended['exitCode']}" if ended else ""
+        if waiting := state.get("waiting"):
+            return f"{name}: {waiting['reason']}: {waiting.get('message', '')}".removesuffix(": ") + code
         if not container["ready"]:
-            return f"{container['name']} is not ready"
+            return f"{name} is not ready{code}"
     return None if "containerStatuses" in status else "its node has not begun with it"
 
 

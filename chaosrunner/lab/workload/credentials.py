@@ -79,7 +79,9 @@ def read_kubeconfig(path: str, context: str | None = None, namespace: str | None
             raise BadCredentials(f"{path}: {cluster['server']} is no http or https address")
         port = url.port or (443 if url.scheme == "https" else 80)
         tls = _tls(cluster, user, Path(path).parent) if url.scheme == "https" else None
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except OSError as error:
+        raise BadCredentials(f"{path}: {error}") from error
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise BadCredentials(f"{path}: {error!r}") from error
     fixed = user.get("token")
     token = _of_file(Path(path).parent / user["tokenFile"]) if user.get("tokenFile") else lambda: fixed
@@ -99,17 +101,12 @@ def _named(entries: Any, name: str, part: str, path: str) -> dict[str, Any]:
 
 
 def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSLContext:
-    """What is inline wins over what is in a file, as in client-go. Relative paths begin at the kubeconfig."""
-    authority = cluster.get("certificate-authority-data")
-    if authority:
-        context = ssl.create_default_context(cadata=base64.b64decode(authority).decode("ascii"))
-    else:
-        named = cluster.get("certificate-authority")
-        context = ssl.create_default_context(cafile=str(folder / named) if named else None)
+    authority = _pem(cluster, "certificate-authority", folder)
+    context = ssl.create_default_context(cadata=authority.decode("ascii") or None)
     pair = [_pem(user, name, folder) for name in ("client-certificate", "client-key")]
     if any(pair):
         if not all(pair):
-            raise BadCredentials("client-certificate and client-key go together")
+            raise ValueError("client-certificate and client-key go together")
         # OpenSSL reads a certificate with its key from a file only.
         with tempfile.NamedTemporaryFile() as file:
             file.write(b"\n".join(pair))
@@ -118,7 +115,8 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSL
     return context
 
 
-def _pem(user: dict[str, Any], name: str, folder: Path) -> bytes:
-    if inline := user.get(f"{name}-data"):
+def _pem(entry: dict[str, Any], name: str, folder: Path) -> bytes:
+    """What is inline wins over what is in a file, as in client-go. Relative paths begin at the kubeconfig."""
+    if inline := entry.get(f"{name}-data"):
         return base64.b64decode(inline)
-    return (folder / user[name]).read_bytes() if user.get(name) else b""
+    return (folder / entry[name]).read_bytes() if entry.get(name) else b""

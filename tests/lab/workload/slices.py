@@ -47,6 +47,7 @@ class Slices:
         self.lists = 0
         self.watches = 0
         self.port = 0
+        self.token = TOKEN
         self._changed = asyncio.Event()
         self._server = Server(self._answer)
         self._hang_up = False
@@ -104,7 +105,7 @@ class Slices:
     async def _answer(self, exchange: Exchange) -> None:
         request = exchange.request
         query = parse_qs(request.query)
-        if find(request.headers, "authorization") != f"Bearer {TOKEN}":
+        if find(request.headers, "authorization") != f"Bearer {self.token}":
             self._json(exchange, 401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
         elif request.path != "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices":
             self._json(exchange, 404, {"kind": "Status", "code": 404})
