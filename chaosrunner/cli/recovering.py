@@ -22,10 +22,10 @@ from chaosrunner.cluster import Cluster, Unreachable, connect
 from chaosrunner.cluster import lease as leases
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.journal.journal import NAME as JOURNAL
-from chaosrunner.journal.journal import Connection, Entry, open_entries
+from chaosrunner.journal.journal import Connection, Entry, Reopened, open_entries
 from chaosrunner.journal.journal import read as read_journal
+from chaosrunner.journal.recover import Connect, recover_annotated
 from chaosrunner.journal.recover import recover as undo
-from chaosrunner.journal.recover import recover_annotated
 from chaosrunner.journal.undo import UndoResult
 from chaosrunner.reports.document import Cell, Style, Table
 from chaosrunner.reports.terminal import print_table
@@ -39,15 +39,22 @@ ROLLBACK_FAILED = 5
 UNCLEAR = 3
 
 
-def recover(timelines: Path, from_cluster: bool, foreign: bool, output: str, **flags: Any) -> int:
-    results = anyio.run(partial(recover_below, timelines, flags, from_cluster=from_cluster, foreign=foreign))
+def recover(timelines: Path, from_cluster: bool, foreign: bool, forget: str | None, output: str, **flags: Any) -> int:
+    if forget is None:
+        results = anyio.run(partial(recover_below, timelines, flags, from_cluster=from_cluster, foreign=foreign))
+    elif from_cluster:
+        raise UserError("--forget is about a cluster that is gone, and --from-cluster reads one: give one of them")
+    else:
+        results = anyio.run(_give_up, timelines, forget, flags, foreign)
     if output == "json":
         print_json(results)
     elif not results:
         where = f"below {timelines}" + (" or on the cluster" if from_cluster else "")
-        click.echo(f"nothing to recover {where}")
+        click.echo(f"nothing to recover {where}" if forget is None else f"nothing is left of run {forget}")
     else:
         show(out(), results)
+        for run in dict.fromkeys(result.run for result in results if result.state == "undo_failed" and result.entry):
+            click.echo(f"if its cluster is gone for good: {command(timelines)} --forget {run}", err=True)
     return exit_code(results)
 
 
@@ -62,8 +69,10 @@ def show(console: Console, results: list[UndoResult]) -> None:
     columns = ("object", "fault", "run", "result", "detail")
     print_table(console, Table(columns, [_row(result) for result in results], wrap=frozenset({0, 4})))
     for result in results:
-        if not result.ok and result.command and not result.alive:
+        if result.command and not result.alive:
             console.print(f"by hand: {result.command}", soft_wrap=True)
+    for run in dict.fromkeys(result.run for result in results if result.state == "forgotten"):
+        console.print(f"given up: what run {run} left stays as it is, should its cluster be there after all")
 
 
 def command(timelines: Path, kubeconfig: str | None = None) -> str:
@@ -83,25 +92,7 @@ async def recover_below(
     `from_cluster` asks for a cluster that cannot be reached.
     """
 
-    @asynccontextmanager
-    async def reach(connection: Connection) -> AsyncIterator[Cluster]:
-        """As the run did, unless the command line says otherwise."""
-        config = cluster_config(flags, context=connection.context, namespace=connection.namespace)
-        config = replace(
-            config,
-            kubeconfig=config.kubeconfig or connection.kubeconfig,
-            as_user=config.as_user or connection.as_user,
-            as_groups=config.as_groups or connection.as_group,
-        )
-        async with connect(config, Clock()) as cluster:
-            if connection.server not in (None, cluster.server):
-                # On another cluster an object that is not there would count as undone.
-                raise UserError(
-                    f"the run was on {connection.server}, and context {cluster.context} is {cluster.server} now; "
-                    "give the --kubeconfig and --context that lead there"
-                )
-            yield cluster
-
+    reach = _reach(flags)
     paths = journals(timelines)
     results = await undo(paths, reach, foreign=foreign)
     if from_cluster:
@@ -125,6 +116,49 @@ async def recover_below(
         except (Unreachable, UserError) as error:
             # A Lease that nobody renews expires by itself: no reason to fail.
             log.info("leases of dead runs cannot be looked for", context=connection.context, error=str(error))
+    return results
+
+
+def _reach(flags: dict[str, Any]) -> Connect:
+    """Opens a cluster as a run did, unless the command line says otherwise."""
+
+    @asynccontextmanager
+    async def reach(connection: Connection) -> AsyncIterator[Cluster]:
+        config = cluster_config(flags, context=connection.context, namespace=connection.namespace)
+        config = replace(
+            config,
+            kubeconfig=config.kubeconfig or connection.kubeconfig,
+            as_user=config.as_user or connection.as_user,
+            as_groups=config.as_groups or connection.as_group,
+        )
+        async with connect(config, Clock()) as cluster:
+            if connection.server not in (None, cluster.server):
+                # On another cluster an object that is not there would count as undone.
+                raise UserError(
+                    f"the run was on {connection.server}, and context {cluster.context} is {cluster.server} now; "
+                    "give the --kubeconfig and --context that lead there"
+                )
+            yield cluster
+
+    return reach
+
+
+async def _give_up(timelines: Path, run: str, flags: dict[str, Any], foreign: bool) -> list[UndoResult]:
+    """Undoes what one run left, and marks what cannot be undone as not to be tried again.
+
+    A run that is alive, or of which nobody here can tell, loses nothing. Raises UserError where there is no such run.
+    """
+    paths = [path for path in journals(timelines) if path.parent.name == run]
+    if not paths:
+        raise UserError(f"no run {run} with a journal below {timelines}; see: chaosrunner runs list")
+    results = await undo(paths, _reach(flags), foreign=foreign)
+    failed = {result.entry: result for result in results if result.state == "undo_failed"}
+    for path in paths:
+        ledger = Reopened(path)
+        for entry in ledger.open():
+            if result := failed.get(entry.entry):
+                await ledger.mark(entry, "forgotten", result.detail)
+                result.state = "forgotten"
     return results
 
 
@@ -163,6 +197,12 @@ async def _free(cluster: Cluster, manifest: Manifest) -> list[UndoResult]:
 
 
 def _row(result: UndoResult) -> tuple[Cell | str, ...]:
-    style: Style = "good" if result.ok else "bad" if result.state == "undo_failed" else "warn"
+    styles: dict[str, Style] = {"undo_failed": "bad", "left_alone": "warn", "forgotten": "warn"}
     name = f"{result.target.kind.lower()}/{result.target.name}"
-    return name, result.fault, result.run, Cell(result.state.replace("_", " "), style), result.detail or ""
+    return (
+        name,
+        result.fault,
+        result.run,
+        Cell(result.state.replace("_", " "), styles.get(result.state, "good")),
+        result.detail or "",
+    )

@@ -15,12 +15,18 @@ from chaosrunner.cli.options import cluster_options, output_option, timelines_op
     examples="""
     chaosrunner recover
     chaosrunner recover --from-cluster --context staging
+    chaosrunner recover --forget 20261129-200920-0673
     """,
 )
 @timelines_option
 @cluster_options(drill=True)
 @click.option("--from-cluster", is_flag=True, help="Also look for changes that only the cluster's objects tell of.")
 @click.option("--foreign", is_flag=True, help="Also undo runs of other hosts; you know that they are no longer alive.")
+@click.option(
+    "--forget",
+    metavar="RUN",
+    help="Try this run's changes once more, and give up those that cannot be put back: its cluster is gone.",
+)
 @output_option("text", "json")
 def recover(**given: Any) -> None:
     """Put back what a killed run left changed.
@@ -28,7 +34,10 @@ def recover(**given: Any) -> None:
     Reads the journals below --timelines; runs that are alive are left alone. What somebody changed since is left as
     they want it. Doing it twice changes nothing. With --from-cluster the annotations that chaosrunner leaves on what
     it changes are read too, so that a lost journal loses nothing. A Lease that a dead run still holds is removed.
-    Where a cluster is gone for good, remove the recording's folder.
+
+    Where a cluster is gone for good, --forget RUN gives up what that run left there, so that it stands in the way of
+    no other run. What is given up stays changed if the cluster is there after all; it is told with the command that
+    undoes it by hand.
 
     Exit code 5 if something could not be put back or a journal not be read; 3 if something was left alone because
     nobody here can tell whether its run is alive.

@@ -28,10 +28,13 @@ log = structlog.get_logger()
 NAME = "journal.jsonl"
 """File name of a journal inside a recording's folder."""
 
-State = Literal["intent", "applied", "not_applied", "undone", "already_undone", "changed_by_others", "undo_failed"]
+State = Literal[
+    "intent", "applied", "not_applied", "undone", "already_undone", "changed_by_others", "undo_failed", "forgotten"
+]
 """intent: about to be sent. applied: the cluster took it. not_applied: it did not. undone: put back as it was.
 already_undone: nothing was left to put back (somebody did it, or the object is gone). changed_by_others: somebody
-changed the field since, so it was left as they want it. undo_failed: tried in vain."""
+changed the field since, so it was left as they want it. undo_failed: tried in vain. forgotten: tried in vain, and
+somebody said that it is not to be tried again."""
 
 OPEN: frozenset[State] = frozenset({"intent", "applied", "undo_failed"})
 """States that still ask for an undo."""

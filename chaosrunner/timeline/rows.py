@@ -94,7 +94,9 @@ class Journal(Base, tag_field="kind", tag="journal"):
     """An entry of the undo journal changed its state."""
 
     entry: str
-    event: Literal["intent", "applied", "not_applied", "undone", "already_undone", "changed_by_others", "undo_failed"]
+    event: Literal[
+        "intent", "applied", "not_applied", "undone", "already_undone", "changed_by_others", "undo_failed", "forgotten"
+    ]
     target: Target
     fault: str
     detail: str | None = None

@@ -1,4 +1,4 @@
-"""A change whose answer never came may be carried out after its entry was closed; the object itself tells of it."""
+"""Recovery by the command line on a cluster that is there: nothing on it is missed, and nothing of it given up."""
 
 from __future__ import annotations
 
@@ -37,5 +37,20 @@ async def test_recover_from_the_cluster_finds_what_the_journal_took_for_not_appl
         assert json.loads((await anyio.to_thread.run_sync(call)).stdout) == []
         assert world.unschedulable("n1") is True
         done = await anyio.to_thread.run_sync(call, "--from-cluster")
+        assert [result["state"] for result in json.loads(done.stdout)] == ["undone"]
+        assert world.unschedulable("n1") is None
+
+
+@pytest.mark.anyio
+async def test_nothing_is_given_up_that_can_be_put_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        node = world.node("n1")
+        context = world.context()
+        context.journal._owner = process.Process(pid=HERE.pid, started="long ago", host=HERE.host)
+        await Cordon([node]).apply(context)
+        (entry,) = context.journal.open()
+        context.journal.close()
+        arguments = ["recover", "--forget", entry.run, "--timelines", str(tmp_path / "timelines"), "-o", "json"]
+        done = await anyio.to_thread.run_sync(CliRunner().invoke, cli, arguments)
         assert [result["state"] for result in json.loads(done.stdout)] == ["undone"]
         assert world.unschedulable("n1") is None

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chaosrunner.cli.main import cli
+from chaosrunner.errors import UserError
 from chaosrunner.journal import process
 from chaosrunner.journal.journal import Connection, Field, Journal
 from chaosrunner.timeline import rows
@@ -109,3 +110,49 @@ def test_nothing_is_to_be_undone_of_a_rehearsal(left: Callable[..., Path], tmp_p
     assert call("recover", "--timelines", tmp_path / "t").stdout.startswith("nothing to recover")
     (run,) = json.loads(call("runs", "list", "-o", "json", "--timelines", tmp_path / "t").stdout)
     assert run["to_undo"] == 0
+
+
+def test_what_is_on_a_cluster_that_is_gone_can_be_given_up(
+    drills: Path, left: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried once more, told with the way to do it by hand, and stands in the way of no other run."""
+    monkeypatch.setattr("chaosrunner.journal.undo.PAUSE", 0.01)
+    left("dead", DEAD)
+    timelines = ["--timelines", drills / "t"]
+    arguments = ["run", drills / "delete-pod.yaml", "--yes", "--kubeconfig", drills / "config", *timelines]
+    assert "run dead of drill chat died and left node/n2 cordoned" in call(*arguments).stderr
+    done = call("recover", *timelines)
+    assert done.exit_code == 5
+    way_out = f"if its cluster is gone for good: chaosrunner recover --timelines {drills / 't'} --forget dead"
+    assert done.stderr.splitlines()[-1] == way_out
+    done = call("recover", "--forget", "dead", *timelines)
+    assert (done.exit_code, way_out in done.stderr) == (0, False)
+    assert "forgotten  " in done.stdout
+    assert "the cluster cannot be reached" in done.stdout
+    assert "by hand: kubectl " in done.stdout
+    assert done.stdout.endswith("given up: what run dead left stays as it is, should its cluster be there after all\n")
+    assert "the cluster cannot be reached: http" in call(*arguments).stderr.splitlines()[-1]
+    assert call("recover", *timelines).stdout.startswith("nothing to recover")
+    assert call("recover", "--forget", "dead", *timelines).stdout == "nothing is left of run dead\n"
+    (run,) = json.loads(call("runs", "list", "-o", "json", *timelines).stdout)
+    assert run["to_undo"] == 0
+
+
+def test_only_the_run_that_is_named_is_given_up(
+    left: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaosrunner.journal.undo.PAUSE", 0.01)
+    for run, owner in (("dead", DEAD), ("other", DEAD), ("alive", HERE), ("elsewhere", ELSEWHERE)):
+        left(run, owner)
+    timelines = ["--timelines", tmp_path / "t", "-o", "json"]
+
+    def states(*arguments: str) -> list[tuple[str, str]]:
+        return [(one["run"], one["state"]) for one in json.loads(call("recover", *arguments, *timelines).stdout)]
+
+    assert states("--forget", "alive") == [("alive", "left_alone")]
+    assert states("--forget", "elsewhere") == [("elsewhere", "left_alone")]
+    assert states("--forget", "dead") == [("dead", "forgotten")]
+    assert states("--forget", "elsewhere", "--foreign") == [("elsewhere", "forgotten")]
+    assert set(states()) == {("other", "undo_failed"), ("alive", "left_alone")}
+    with pytest.raises(UserError, match="no run deed with a journal below "):
+        CliRunner().invoke(cli, ["recover", "--forget", "deed"], catch_exceptions=False)
