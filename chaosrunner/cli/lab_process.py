@@ -1,36 +1,40 @@
-"""Starts the lab, which is a program of its own, and turns a drill towards it."""
+"""Starts a lab for a rehearsal, which is a program of its own, and turns a drill towards it."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-import click
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from chaosrunner.cli.options import read_parameters
-from chaosrunner.cli.output import print_json_line
+from chaosrunner.cli import real_lab
 from chaosrunner.cluster import ClusterConfig
 from chaosrunner.errors import Refused, UserError
-from chaosrunner.playbook import BoundDrill, load_drill
+from chaosrunner.playbook import BoundDrill
 
 START_LIMIT = 120.0
-"""Longest start of a lab, seconds, beyond the start-up time of its replicas."""
+"""Longest start of an embedded lab, seconds, beyond the start-up time of its replicas."""
+
+REAL_START_LIMIT = 300.0
+"""The same of a real one."""
 
 STOP_LIMIT = 20.0
 """Longest orderly stop of a lab, seconds; then it is killed, and its children die with it."""
+
+REAL_STOP_LIMIT = 120.0
+"""The same of a real one, which lets its Pods end in order. Killed, it leaves what `lab down` clears."""
 
 INSTANTS = "instants.jsonl"
 """Name of the lab's log of instants in its state folder."""
@@ -38,15 +42,21 @@ INSTANTS = "instants.jsonl"
 SYSTEM = "lab-system"
 """Namespace of the lab's gateway and alert source."""
 
+NODES = 3
+"""Nodes of a lab where nobody says how many."""
+
 PLAIN: dict[str, Any] = {"pdb": {"max_unavailable": 1}, "gateway": {"pod_header": "x-served-by"}}
 """The lab without a drill: what the shipped playbooks expect of a service, and the lab's defaults."""
 
 LOG = "lab.jsonl"
 """Name of the lab's log of instants in a recording."""
 
+Tell = Callable[[str], None]
+"""Hears what goes on while a lab starts."""
+
 
 class Ready(msgspec.Struct):
-    """The line with which the lab says that it is ready."""
+    """The line with which a lab says that it serves."""
 
     kubeconfig: str
     context: str
@@ -57,45 +67,96 @@ class Ready(msgspec.Struct):
     prometheus: str | None = None
     control: str | None = None
     pod_header: str | None = None
+    network: str | None = None
+    """Network namespace in which all its addresses are; None where they are the machine's own."""
 
 
 @asynccontextmanager
 async def running_lab(
-    spec: dict[str, Any], state: Path | None = None, progress: Callable[[str], None] = lambda doing: None
+    spec: dict[str, Any], state: Path | None = None, progress: Tell = lambda doing: None
 ) -> AsyncIterator[tuple[Ready, Path]]:
-    """A lab for the length of the block. Yields what it said and its state folder; `progress` hears how it starts.
+    """An embedded lab for the length of the block. Yields what it said and its state folder.
 
     Without `state` the folder is a temporary one and goes with the lab. The lab also ends by itself when this process
     dies, since its standard input is then closed. Raises Refused where it does not start.
     """
     made = state or Path(tempfile.mkdtemp(prefix="chaosrunner-lab-"))
     made.mkdir(parents=True, exist_ok=True)
-    (made / "spec.json").write_text(json.dumps(spec))
-    command = [sys.executable, "-m", "chaosrunner.lab", "--spec", str(made / "spec.json"), "--state", str(made)]
+    told = real_lab.Said(made / "lab.stderr", lambda line: None)  # its log lines are for a person who looks for them
+    command = [sys.executable, "-m", "chaosrunner.lab", "--spec", _written(spec, made), "--state", str(made)]
+    patience = START_LIMIT + float(spec.get("startup") or 0)
     try:
-        with (made / "lab.stderr").open("wb") as errors:
-            process = await anyio.open_process(
-                [*command, "--until-stdin-closes"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # Ctrl-C is for the run, which still needs the lab to end its requests
-            )
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(_tell, made, spec, progress)
-                ready = await _ready(process, made, spec)
-                group.cancel_scope.cancel()
+        async with _serving(command, told, patience, STOP_LIMIT, partial(_count, made, spec, progress)) as ready:
             yield ready, made
-        finally:
-            with anyio.CancelScope(shield=True):
-                await _stop(process)
     finally:
         if state is None:
             shutil.rmtree(made, ignore_errors=True)
 
 
-async def _tell(state: Path, spec: dict[str, Any], progress: Callable[[str], None]) -> None:
+@asynccontextmanager
+async def on_embedded_lab(spec: dict[str, Any], progress: Tell) -> AsyncIterator[Ready]:
+    """The workload on an embedded lab that goes with the block; see `running_lab`."""
+    async with running_lab(spec, progress=progress) as (ready, _):
+        yield ready
+
+
+@asynccontextmanager
+async def on_real_lab(spec: dict[str, Any], state: Path, progress: Tell) -> AsyncIterator[Ready]:
+    """The workload on the real lab at `state`, or on one of its own where none stands, for the length of the block.
+
+    It ends by itself when this process dies, as an embedded lab does. Raises Refused where it does not start,
+    UserError where its user can mend that.
+    """
+    with tempfile.TemporaryDirectory(prefix="chaosrunner-lab-") as folder:
+        made = Path(folder)
+        told = real_lab.Said(made / "lab.stderr", progress)
+        command = real_lab.command("serve", state, "--spec", _written(spec, made))
+        patience = REAL_START_LIMIT + float(spec.get("startup") or 0)
+        async with _serving(command, told, patience, REAL_STOP_LIMIT, partial(_pass_on, told)) as ready:
+            yield ready
+
+
+def _written(spec: dict[str, Any], folder: Path) -> str:
+    path = folder / "spec.json"
+    path.write_text(json.dumps(spec))
+    return str(path)
+
+
+@asynccontextmanager
+async def _serving(
+    command: list[str],
+    said: real_lab.Said,
+    patience: float,
+    stop_limit: float,
+    follow: Callable[[], Coroutine[Any, Any, None]],
+) -> AsyncIterator[Ready]:
+    """Runs a lab's program for the length of the block; `follow` runs until it serves, `patience` seconds at most."""
+    with said.path.open("wb") as errors:
+        process = await anyio.open_process(
+            [*command, "--until-stdin-closes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # Ctrl-C is for the run, which still needs the lab to end its requests
+        )
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(follow)
+            ready = await _ready(process, said, patience)
+            group.cancel_scope.cancel()
+        yield ready
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _stop(process, stop_limit)
+
+
+async def _pass_on(said: real_lab.Said) -> None:
+    while True:
+        said.look()
+        await anyio.sleep(real_lab.LOOK)
+
+
+async def _count(state: Path, spec: dict[str, Any], progress: Tell) -> None:
     """Tells how many replicas are ready so far, by the lab's own log."""
     path, of = state / INSTANTS, spec.get("replicas")
     told = -1
@@ -108,23 +169,24 @@ async def _tell(state: Path, spec: dict[str, Any], progress: Callable[[str], Non
         await anyio.sleep(0.3)
 
 
-async def _ready(process: anyio.abc.Process, state: Path, spec: dict[str, Any]) -> Ready:
+async def _ready(process: anyio.abc.Process, said: real_lab.Said, patience: float) -> Ready:
     assert process.stdout is not None
     lines = BufferedByteReceiveStream(process.stdout)
     try:
-        with anyio.fail_after(START_LIMIT + float(spec.get("startup") or 0)):
+        with anyio.fail_after(patience):
             return msgspec.json.decode(await lines.receive_until(b"\n", 1 << 16), type=Ready)
-    except (TimeoutError, anyio.IncompleteRead, anyio.EndOfStream, msgspec.MsgspecError) as error:
-        said = (state / "lab.stderr").read_text(errors="replace").strip().splitlines()
-        last = said[-1] if said else "it said nothing"
-        why = "not ready in time" if isinstance(error, TimeoutError) else "it ended"
-        raise Refused(f"the lab did not start ({why}): {last}") from None
+    except TimeoutError:
+        raise Refused(f"the lab did not start in {patience:.0f} s; its last words: {said.last}") from None
+    except (anyio.IncompleteRead, anyio.EndOfStream, msgspec.MsgspecError):
+        with anyio.move_on_after(1.0):  # it has closed its output: that is its end
+            await process.wait()
+        raise said.error(process.returncode) from None
 
 
-async def _stop(process: anyio.abc.Process) -> None:
+async def _stop(process: anyio.abc.Process, limit: float) -> None:
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
-        with anyio.move_on_after(STOP_LIMIT):
+        with anyio.move_on_after(limit):
             await process.wait()
     if process.returncode is None:
         process.kill()
@@ -171,45 +233,3 @@ def lab_spec(bound: BoundDrill) -> dict[str, Any]:
     if bound.drill.lab is None:
         raise UserError(f"{bound.drill.metadata.name}: the drill has no lab: section, so it cannot be rehearsed")
     return bound.drill.lab.spec()
-
-
-def keep_lab(drill: str | None, parameters: tuple[str, ...], state: Path | None, output: str) -> None:
-    """Runs a lab until SIGINT or SIGTERM, and tells how to reach it."""
-    values = read_parameters(parameters)
-    if values and not drill:
-        raise UserError("-p sets what a drill says: give --drill too")
-    spec = lab_spec(load_drill(drill, values)) if drill else PLAIN
-    anyio.run(_keep, spec, state, output)
-
-
-async def _keep(spec: dict[str, Any], state: Path | None, output: str) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with anyio.create_task_group() as group:
-
-            async def serve() -> None:
-                async with running_lab(spec, state, lambda doing: click.echo(doing, err=True)) as (ready, folder):
-                    _announce(ready, folder, spec.get("pdb"), output)
-                    await anyio.sleep_forever()
-
-            group.start_soon(serve)
-            async for _ in signals:
-                click.echo("ending the lab", err=True)
-                group.cancel_scope.cancel()
-                break
-
-
-def _announce(ready: Ready, folder: Path, budget: dict[str, Any] | None, output: str) -> None:
-    if output == "json":
-        print_json_line(ready)
-    else:
-        click.echo(f"export KUBECONFIG={shlex.quote(ready.kubeconfig)}")
-        click.echo(f"# kubectl get pods -n {ready.namespace} -o wide")
-        click.echo(f"# gateway:         {ready.url}")
-        click.echo(f"# Pod header:      {ready.pod_header or 'none: no response tells which Pod served it'}")
-        limits = ", ".join(f"{name}: {value}" for name, value in (budget or {}).items() if value is not None)
-        click.echo(f"# budget:          {limits or 'none: no PodDisruptionBudget protects the replicas'}")
-        if ready.prometheus:
-            click.echo(f"# alerts:          {ready.prometheus}/api/v1/alerts")
-        click.echo(f"# logs and state:  {folder}")
-    sys.stdout.flush()
-    click.echo("Ctrl-C ends the lab", err=True)

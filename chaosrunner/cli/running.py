@@ -16,17 +16,20 @@ import msgspec
 
 from chaosrunner.analysis.facts import Facts
 from chaosrunner.cli import expect as expectations
-from chaosrunner.cli import lab_process, recovering
+from chaosrunner.cli import lab_process, real_lab, recovering
 from chaosrunner.cli.display import Display
 from chaosrunner.cli.ending import fail, user_error
 from chaosrunner.cli.expect import Expected
 from chaosrunner.cli.leftovers import crashed, left_changed, tell
+from chaosrunner.cli.network import within
 from chaosrunner.cli.options import CLUSTER, check_folder, check_target, cluster_config, read_parameters, write_target
 from chaosrunner.cli.output import err, out, print_json
 from chaosrunner.cli.select import chosen
 from chaosrunner.cluster import ClusterConfig, Unreachable, connect
 from chaosrunner.engine import Finished, Options, run_drill
 from chaosrunner.errors import Locked, Refused, UserError
+from chaosrunner.journal.journal import Connection
+from chaosrunner.journal.recover import recover_annotated
 from chaosrunner.plan.plan import Plan, make_plan
 from chaosrunner.playbook import BoundDrill, load_drill
 from chaosrunner.reports import Cell, Section, headline, junit, render, sections
@@ -142,7 +145,11 @@ def _agreed(question: str) -> bool:
         signal.signal(signal.SIGINT, handler)
 
 
-def rehearse(drills: tuple[str, ...], **given: Any) -> int:
+def rehearse(drills: tuple[str, ...], real: bool, state: Path | None, **given: Any) -> int:
+    if real:
+        real_lab.check_machine()
+    elif state is not None:
+        raise UserError("--state is about the real lab: give --real too")
     wanted = _wanted(drills, **given)
     for bound in wanted.bounds:
         bound.check_lab()
@@ -150,21 +157,46 @@ def rehearse(drills: tuple[str, ...], **given: Any) -> int:
     async def one(bound: BoundDrill, display: Display) -> Finished:
         display.say("starting the lab")
         spec = lab_process.lab_spec(bound)
-        async with lab_process.running_lab(spec, progress=display.say) as (ready, _):
-            display.say("planning")
-            aimed, config = lab_process.towards(bound, ready)
-            options = Options(
-                timelines=wanted.timelines,
-                lab="embedded",
-                stop_file=wanted.stop_file,
-                follow=display.follow,
-                finish=lambda folder: lab_process.keep_log(ready, folder),
-            )
-            finished = await run_drill(aimed, config, options)
+        lab = (
+            lab_process.on_real_lab(spec, state or real_lab.STATE, display.say)
+            if real
+            else lab_process.on_embedded_lab(spec, display.say)
+        )
+        # No thread is there yet that uses the network: this loop has looked up no name and opened no connection.
+        async with lab as ready:
+            with within(ready.network):
+                aimed, config = lab_process.towards(bound, ready)
+                await _put_back(display, config)
+                display.say("planning")
+                options = Options(
+                    timelines=wanted.timelines,
+                    lab="real" if real else "embedded",
+                    stop_file=wanted.stop_file,
+                    follow=display.follow,
+                    finish=lambda folder: lab_process.keep_log(ready, folder),
+                )
+                finished = await run_drill(aimed, config, options)
             display.say("ending the lab")
             return finished
 
     return _all(wanted, one)
+
+
+async def _put_back(display: Display, config: ClusterConfig) -> None:
+    """Puts back what a rehearsal that was killed left changed on a lab that outlived it, as the lab's nodes tell.
+
+    Raises Refused where it cannot be.
+    """
+    here = Connection(kubeconfig=config.kubeconfig, context=config.context, namespace=config.namespace)
+    try:
+        async with connect(config, Clock()) as cluster:
+            results = await recover_annotated(cluster, here)
+    except Unreachable as error:
+        raise Refused(f"the lab's cluster cannot be reached: {error}") from error
+    for result in results:
+        if result.state == "undo_failed":
+            raise Refused(f"run {result.run} died and left {result.target.name} changed on this lab: {result.detail}")
+        display.say(f"{result.target.name} of run {result.run}: {result.state.replace('_', ' ')}")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from chaosrunner.cli.lab_process import PLAIN, Ready, _announce
+from chaosrunner.cli.lab_process import PLAIN
+from chaosrunner.cli.lab_up import _tell_workload
+from chaosrunner.cli.labs import Lab
 from chaosrunner.cli.main import cli
 from chaosrunner.cluster import Cluster, ClusterConfig, connect
 from chaosrunner.cluster.resources import LEASES, NODES, PDBS
@@ -91,7 +93,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     temporary = tmp_path_factory.mktemp("lab")
     command = [sys.executable, "-m", "chaosrunner", "lab", "up", "-o", "json"]
     with subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"TMPDIR": str(temporary)},
+        command, cwd=ROOT, env=os.environ | {"TMPDIR": str(temporary), "XDG_STATE_HOME": str(temporary)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as lab:  # fmt: skip
         try:
@@ -196,10 +198,11 @@ def test_init_where_no_budget_protects_the_workload(up: Up, tmp_path: Path) -> N
 
 
 def test_lab_up_tells_its_budget_and_its_pod_header(capsys: pytest.CaptureFixture[str]) -> None:
-    ready = Ready(
-        kubeconfig="k", context="c", namespace="lab", url="http://x", log="l", pid=1, pod_header="x-served-by"
-    )
-    _announce(ready, Path("/state"), PLAIN["pdb"], "text")
+    lab = Lab(
+        kind="embedded", state="/s", kubeconfig="k", context="c", namespace="lab", url="http://x",
+        pod_header="x-served-by",
+    )  # fmt: skip
+    _tell_workload(lab, PLAIN)
     said = capsys.readouterr().out
     assert "# Pod header:      x-served-by\n" in said
     assert "# budget:          max_unavailable: 1\n" in said

@@ -1,0 +1,118 @@
+"""What is done to a lab that stands, from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from functools import partial
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+import click
+
+from chaosrunner.cli import labs, real_lab
+from chaosrunner.cli.labs import Kind, Lab
+from chaosrunner.cli.network import NO_PROXY
+from chaosrunner.errors import Refused, UserError
+from chaosrunner.journal import process
+
+DOWN_LIMIT = 30.0
+"""Longest end of an embedded lab, seconds."""
+
+_say = partial(click.echo, err=True)
+
+
+def build() -> None:
+    real_lab.check_machine(root=False)
+    told = real_lab.call("build", None, tell=_say)
+    click.echo(told.get("folder", ""))
+
+
+def execute(command: tuple[str, ...], kind: Kind | None, state: Path | None) -> None:
+    """Becomes the command: its exit code, its signals and its terminal are its own."""
+    lab = labs.chosen(kind, state)
+    environ = os.environ | {"KUBECONFIG": lab.kubeconfig}
+    words = list(command)
+    if lab.kind == "real":
+        words = real_lab.command("exec", Path(lab.state), "--", *command)
+        environ |= NO_PROXY
+    else:
+        # What is installed beside the interpreter (kubectl) goes before what the machine has.
+        environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
+        program = shutil.which(words[0], path=environ["PATH"])
+        if program is None:
+            raise UserError(f"no such command: {words[0]}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python ignores this signal, and what is executed would go on to.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvpe(words[0], words, environ)
+    except OSError as error:
+        raise UserError(f"{words[0]}: {error.strerror}") from error
+
+
+def cut(node: str, kind: Kind | None, state: Path | None, *, heal: bool = False) -> None:
+    lab = labs.chosen(kind, state)
+    verb = "heal" if heal else "cut"
+    if lab.kind == "real":
+        real_lab.call(verb, Path(lab.state), node, tell=_say)
+    else:
+        _control(lab, verb, node=node)
+    click.echo(f"{node} {'healed' if heal else 'cut off'}")
+
+
+def component(name: str, state: Path | None, *, start: bool = False) -> None:
+    lab = labs.chosen("real", state)
+    real_lab.call("start" if start else "kill", Path(lab.state), name, tell=_say)
+    click.echo(f"{name} {'started' if start else 'killed'}")
+
+
+def down(kind: Kind | None, state: Path | None) -> None:
+    """Ends a lab. Where no real one stands, what is left of one that was killed is cleared."""
+    if labs.standing(kind, state):
+        lab = labs.chosen(kind, state)
+        if lab.kind == "real":
+            real_lab.call("down", Path(lab.state), tell=_say)
+        else:
+            _end(lab)
+        click.echo(f"the lab at {lab.state} has ended")
+    elif kind != "embedded" and real_lab.is_possible() and (state or real_lab.STATE).exists():
+        folder = state or real_lab.STATE
+        cleared = real_lab.call("down", folder, tell=_say).get("ended")
+        click.echo(f"no lab stands; what one left at {folder} is cleared" if cleared else "no lab stands")
+    else:
+        click.echo("no lab stands")
+
+
+def _end(lab: Lab) -> None:
+    """Ends an embedded lab as Ctrl-C does."""
+    keeper = lab.process
+    assert keeper is not None
+    os.kill(keeper.pid, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_LIMIT
+    while process.liveness(keeper) == "alive":
+        if time.monotonic() > deadline:
+            raise Refused(f"the lab at {lab.state} has not ended in {DOWN_LIMIT:.0f} s; process {keeper.pid} keeps it")
+        time.sleep(0.05)
+
+
+def _control(lab: Lab, verb: str, **query: str) -> None:
+    """Asks the embedded lab for what no Kubernetes API offers. Raises UserError with its reason to refuse."""
+    address = urlsplit(lab.control or "")
+    connection = HTTPConnection(address.hostname or "", address.port, timeout=10)
+    try:
+        connection.request("POST", f"/{verb}?{urlencode(query)}")
+        answer = connection.getresponse()
+        said = json.loads(answer.read())
+    except OSError as error:
+        raise Refused(f"the lab at {lab.state} does not answer: {error}") from error
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise UserError(said["error"])

@@ -1,0 +1,157 @@
+"""The labs that stand on this machine, and the one that a command is about. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import msgspec
+from click.shell_completion import CompletionItem
+
+from chaosrunner.cli import real_lab
+from chaosrunner.errors import UserError
+from chaosrunner.journal import process
+from chaosrunner.journal.process import Process
+
+Kind = Literal["embedded", "real"]
+
+
+class Lab(msgspec.Struct, kw_only=True):
+    """A lab that stands. Without a workload it has no namespace and nothing that is reached by a URL."""
+
+    kind: Kind
+    state: str
+    """Its folder, absolute."""
+    kubeconfig: str
+    context: str
+    nodes: list[str] = []
+    namespace: str | None = None
+    url: str | None = None
+    """Of the gateway."""
+    prometheus: str | None = None
+    """URL of the alert source."""
+    pod_header: str | None = None
+    control: str | None = None
+    """URL at which the embedded lab takes what no Kubernetes API offers."""
+    network: str | None = None
+    """Network namespace in which all its addresses are; None where they are the machine's own."""
+    components: dict[str, bool] = {}
+    """Of a real lab: whether each runs."""
+    cut: list[str] = []
+    """Of a real lab: nodes that are cut off."""
+    process: Process | None = None
+    """Who keeps an embedded lab; it ends with that."""
+
+
+def standing(kind: Kind | None = None, state: Path | None = None) -> list[Lab]:
+    """Labs of this user that stand; of both kinds and anywhere unless told otherwise."""
+    found: list[Lab] = []
+    if kind != "real":
+        found += [lab for lab in _embedded() if state is None or lab.state == str(state.resolve())]
+    if kind != "embedded":
+        found += _real(state or real_lab.STATE)
+    return found
+
+
+def chosen(kind: Kind | None, state: Path | None) -> Lab:
+    """The lab that is meant. Raises UserError where none stands or several could be."""
+    if kind == "real":
+        real_lab.check_machine()
+    labs = standing(kind, state)
+    if len(labs) == 1:
+        return labs[0]
+    if not labs:
+        name = f"no {kind} lab" if kind else "no lab"
+        where = f" at {state}" if state else ""
+        more = {"real": " --real", "embedded": ""}
+        ways = " or ".join(f"chaosrunner lab up{more[one]}" for one in more if kind in (None, one))
+        raise UserError(f"{name} stands{where}; start one with: {ways}")
+    if len({lab.kind for lab in labs}) > 1:
+        raise UserError("an embedded lab and a real one stand: say which by --embedded or --real")
+    raise UserError(f"{len(labs)} labs stand: say which by --state: {', '.join(lab.state for lab in labs)}")
+
+
+def option(lab: Lab) -> str:
+    """What to add to a command for it to be about this lab, when it is the only one of its kind."""
+    elsewhere = lab.kind == "real" and Path(lab.state) != real_lab.STATE
+    return f" --state {shlex.quote(lab.state)}" if elsewhere else ""
+
+
+# --- the real one: its state folder tells -------------------------------------------------------------------
+
+
+def _real(state: Path) -> list[Lab]:
+    told = real_lab.status(state)
+    return [msgspec.convert(told | {"kind": "real"}, Lab)] if told else []
+
+
+# --- embedded ones: each is noted by who keeps it -----------------------------------------------------------
+
+
+def _folder() -> Path:
+    """Where the notes of this user's labs are (XDG Base Directory Specification: state)."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "chaosrunner" / "labs"
+
+
+@contextmanager
+def noted(lab: Lab) -> Iterator[None]:
+    """Lets other commands find the lab for the length of the block. Raises UserError where no note can be written."""
+    note = _folder() / f"{os.getpid()}.json"
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = note.with_suffix(".new")
+        draft.touch(mode=0o600)  # the addresses in it hold the administrator's token
+        draft.write_bytes(msgspec.json.encode(lab))
+        draft.replace(note)
+    except OSError as error:
+        raise UserError(f"{note}: {error.strerror}; set XDG_STATE_HOME to a folder that can be written") from error
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def _embedded() -> list[Lab]:
+    """Labs whose keeper is alive; the notes of dead ones are removed."""
+    found = []
+    for note in sorted(_folder().glob("*.json")):
+        lab = _read(note)
+        state = process.liveness(lab.process) if lab and lab.process else "dead"
+        if lab and state == "alive":
+            found.append(lab)
+        elif state == "dead":
+            note.unlink(missing_ok=True)
+    return found
+
+
+def _read(note: Path) -> Lab | None:
+    try:
+        return msgspec.json.decode(note.read_bytes(), type=Lab)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+# --- what the shell may offer -------------------------------------------------------------------------------
+
+
+def complete_node(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _offered(incomplete, (name for lab in _meant(context.params) for name in lab.nodes))
+
+
+def complete_component(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    labs = _meant(context.params | {"kind": "real"})
+    on_nodes = (f"{name}@{node}" for lab in labs for name in real_lab.NODE_COMPONENTS for node in lab.nodes)
+    return _offered(incomplete, [*real_lab.COMPONENTS, *on_nodes])
+
+
+def _meant(params: dict[str, Any]) -> list[Lab]:
+    return standing(params.get("kind"), params.get("state"))
+
+
+def _offered(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
