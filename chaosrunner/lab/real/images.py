@@ -129,7 +129,7 @@ def _of_program(name: str, program: Path) -> Image:
         layer.add_file(program, Path("/") / name)
         return [layer]
 
-    return _cached(name, {"Entrypoint": [f"/{name}"]}, [_digest({Path(name): program})], contents)
+    return _cached(name, {"Entrypoint": [f"/{name}"]}, [_stamp(program)], contents)
 
 
 def _cached(name: str, config: dict[str, Any], parts: list[str], contents: Callable[[], list[Layer]]) -> Image:
@@ -217,8 +217,13 @@ def _base() -> Layer:
 def _base_parts() -> list[str]:
     """What the base is made of; changes when any of it does."""
     files = [_python(), *(_tool(name) for name in _TOOLS)]
-    stats = [(str(file), stat.st_size, stat.st_mtime_ns) for file in files for stat in (file.stat(),)]
-    return [sys.version, repr(stats), *_versions(_closure(_WORKLOAD_NEEDS))]
+    return [sys.version, *map(_stamp, files), *_versions(_closure(_WORKLOAD_NEEDS))]
+
+
+def _stamp(file: Path) -> str:
+    """Stands for a large file's content: reading all of it takes longer than to import the image."""
+    stat = file.stat()
+    return f"{file} {stat.st_size} {stat.st_mtime_ns}"
 
 
 def _python() -> Path:
