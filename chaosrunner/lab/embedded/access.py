@@ -1,12 +1,16 @@
-"""Who asks, and what they may do: bearer tokens stand for users, and each user has a few rules."""
+"""Who asks, and what they may do: bearer tokens stand for users, who have rules of their own and those of RBAC."""
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
-from chaosrunner.lab.embedded import errors
+from chaosrunner.lab.embedded import errors, rbac
 from chaosrunner.lab.embedded.resources import RESOURCES, Resource
+from chaosrunner.lab.embedded.store import Store, timestamp
 from chaosrunner.lab.objects import Json
 
 OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
@@ -52,19 +56,52 @@ SELF = Rule(("create",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews",
 """What everybody with a name may ask about themselves (role system:basic-user)."""
 
 
+LEAST_TOKEN, USUAL_TOKEN = 600, 3600
+"""Seconds that a ServiceAccount's token lives at least, and where a request names none."""
+
+
 @dataclass(frozen=True)
 class Access:
     """Accounts by bearer token. A request without a token is anonymous, one with an unknown token gets 401."""
 
     tokens: Mapping[str, Account] = field(default_factory=dict)
+    issued: dict[str, tuple[Account, float]] = field(default_factory=dict)
+    """Tokens of ServiceAccounts, and when they expire (unix seconds)."""
+
+    def issue(self, account: Json, request: Json) -> Json:
+        """Answer a TokenRequest for a ServiceAccount. ApiError 422."""
+        seconds = (request.get("spec") or {}).get("expirationSeconds") or USUAL_TOKEN
+        if seconds < LEAST_TOKEN:
+            why = "Invalid value: {}: may not specify a duration less than 10 minutes"
+            cause = ("FieldValueInvalid", "spec.expirationSeconds", why.format(seconds))
+            raise errors.invalid(Resource("tokenrequests", "TokenRequest", "authentication.k8s.io"), "", [cause])
+        meta = account["metadata"]
+        token, expires = secrets.token_hex(16), time.time() + seconds
+        self.issued[token] = service_account(meta["namespace"], meta["name"]), expires
+        return {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+            "spec": {"expirationSeconds": seconds},
+            "status": {"token": token, "expirationTimestamp": timestamp(datetime.fromtimestamp(expires, UTC))},
+        }
+
+    def _bearer(self, token: str) -> Account:
+        """ApiError 401."""
+        if token in self.tokens:
+            return self.tokens[token]
+        account, expires = self.issued.get(token, (ANONYMOUS, 0.0))
+        if time.time() >= expires:
+            raise errors.unauthorized()
+        return account
 
     def account(self, authorization: str, impersonate: str) -> Account:
         """The account of the headers Authorization and Impersonate-User. ApiError 401, 403."""
         scheme, _, token = authorization.partition(" ")
         if not authorization:
             account = ANONYMOUS
-        elif scheme.lower() == "bearer" and token in self.tokens:
-            account = self.tokens[token]
+        elif scheme.lower() == "bearer":
+            account = self._bearer(token)
         else:
             raise errors.unauthorized()
         if not impersonate:
@@ -75,7 +112,16 @@ class Access:
                 'in API group "" at the cluster scope'
             )
             raise errors.forbidden({"name": impersonate, "kind": "users"}, message)
-        return next((known for known in self.tokens.values() if known.user == impersonate), Account(impersonate))
+        known = next((known for known in self.tokens.values() if known.user == impersonate), None)
+        match impersonate.split(":"):
+            case ["system", "serviceaccount", namespace, name] if known is None:
+                return service_account(namespace, name)
+        return known or Account(impersonate)
+
+
+def service_account(namespace: str, name: str) -> Account:
+    """The account of a ServiceAccount: what it may do its Roles say."""
+    return Account(rbac.account_name(namespace, name), (), rbac.account_groups(namespace))
 
 
 TOKEN_PATH = "/token/"
@@ -89,12 +135,28 @@ def split_token(path: str) -> tuple[str, str]:
     return token, f"/{rest}"
 
 
+def may(store: Store, account: Account, asked: rbac.Request) -> bool:
+    """By the account's own rules, by what everybody may, or by RBAC."""
+    own = (asked.verb, asked.resource, asked.namespace)
+    return (
+        account.may(*own)
+        or (account != ANONYMOUS and SELF.allows(*own))
+        or rbac.allows(store, account.user, account.groups, asked)
+    )
+
+
 def require(
-    account: Account, verb: str, resource: Resource, namespace: str | None, name: str = "", subresource: str = ""
+    store: Store,
+    account: Account,
+    verb: str,
+    resource: Resource,
+    namespace: str | None,
+    name: str = "",
+    subresource: str = "",
 ) -> None:
     """ApiError 403, worded as RBAC does, unless the account may do it."""
     full = f"{resource.plural}/{subresource}" if subresource else resource.plural
-    if account.may(verb, full, namespace) or (account != ANONYMOUS and SELF.allows(verb, full, namespace)):
+    if may(store, account, rbac.Request(verb, resource.group, full, namespace, name)):
         return
     what = f'{resource.qualified} "{name}"' if name else resource.qualified
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
@@ -113,7 +175,7 @@ def require_path(account: Account, path: str) -> None:
     raise errors.forbidden({}, f'forbidden: User "{account.user}" cannot get path "{path}"')
 
 
-def review_access(account: Account, review: Json) -> Json:
+def review_access(store: Store, account: Account, review: Json) -> Json:
     """Answer a SelfSubjectAccessReview."""
     spec = review.get("spec") or {}
     asked = {key: value for key, value in (spec.get("resourceAttributes") or {}).items() if value}
@@ -123,9 +185,8 @@ def review_access(account: Account, review: Json) -> Json:
         verb, namespace = asked.get("verb", ""), asked.get("namespace")
         group = asked.get("group", "")
         known = group in ("", "*") or any(key[0] == group for key in RESOURCES)
-        allowed = account == ADMIN or (
-            known and (account.may(verb, full, namespace) or SELF.allows(verb, full, namespace))
-        )
+        asked_for = rbac.Request(verb, group, full, namespace, asked.get("name", ""))
+        allowed = account == ADMIN or (known and may(store, account, asked_for))
         shown: Json = {"resourceAttributes": asked}
     else:
         path = (spec.get("nonResourceAttributes") or {}).get("path", "")
@@ -138,7 +199,7 @@ def review_access(account: Account, review: Json) -> Json:
     return _review("SelfSubjectAccessReview", shown, {"allowed": allowed})
 
 
-def review_rules(account: Account, review: Json) -> Json:
+def review_rules(store: Store, account: Account, review: Json) -> Json:
     """Answer a SelfSubjectRulesReview: the account's rules in a namespace."""
     namespace = (review.get("spec") or {}).get("namespace")
     rules = [rule for rule in (*account.rules, SELF) if "*" in rule.namespaces or namespace in rule.namespaces]
@@ -152,7 +213,7 @@ def review_rules(account: Account, review: Json) -> Json:
             "resources": list(rule.resources),
         }
         for rule in rules
-    ]
+    ] + list(rbac.rules(store, account.user, account.groups, namespace))
     paths = ["*"] if account == ADMIN else [entry for path in DISCOVERY_PATHS for entry in (path, f"{path}/*")]
     plain = [{"verbs": ["get"], "nonResourceURLs": paths}]
     status = {"resourceRules": listed, "nonResourceRules": plain, "incomplete": False}

@@ -14,7 +14,7 @@ from aiohttp import web
 from chaosrunner.lab.embedded import discovery, errors, verbs
 from chaosrunner.lab.embedded.access import TOKEN_PATH, Access, Account, require, require_path, split_token
 from chaosrunner.lab.embedded.errors import ApiError
-from chaosrunner.lab.embedded.requests import ListOptions, Target, flag, log_options
+from chaosrunner.lab.embedded.requests import ListOptions, Target, flag, log_options, read_object
 from chaosrunner.lab.embedded.selectors import matcher
 from chaosrunner.lab.embedded.store import Store
 from chaosrunner.lab.embedded.tables import table
@@ -46,12 +46,22 @@ class LogReader(Protocol):
 
 
 class ApiServer:
-    """One API server on a store. `bookmarks`: seconds between the bookmarks of a watch (about 60 on a real one)."""
+    """One API server on a store. `bookmarks`: seconds between the bookmarks of a watch (about 60 on a real one).
+
+    `audit` hears of every request for a resource before it is authorised, in the fields of an `audit.k8s.io` event.
+    """
 
     def __init__(
-        self, store: Store, access: Access, *, log_reader: LogReader | None = None, bookmarks: float = 60.0
+        self,
+        store: Store,
+        access: Access,
+        *,
+        log_reader: LogReader | None = None,
+        bookmarks: float = 60.0,
+        audit: Callable[[Json], object] | None = None,
     ) -> None:
         self.store = store
+        self.audit = audit
         self.access = access
         self.log_reader = log_reader
         self.bookmarks = bookmarks
@@ -106,7 +116,8 @@ class ApiServer:
         query = request.query
         verb = _verb(request.method, target, query)
         namespace = target.namespace or (target.name if target.resource.plural == "namespaces" else None)
-        require(account, verb, target.resource, namespace, target.name, target.subresource)
+        self._note(target, account, verb)
+        require(self.store, account, verb, target.resource, namespace, target.name, target.subresource)
         body = await request.read()
         content_type = request.headers.get("Content-Type", "").partition(";")[0].strip()
         store = self.store
@@ -121,6 +132,9 @@ class ApiServer:
                 return self._listed(request, target, *verbs.list_objects(store, target, options))
             case "watch":
                 return await self._watch(request, target)
+            case "create" if target.subresource == "token":
+                found = store.get("serviceaccounts", target.name, target.namespace)
+                return _json(201, self.access.issue(found, read_object(body, content_type)))
             case "create":
                 return _json(*verbs.create(store, target, account, body, content_type, query))
             case "update":
@@ -131,6 +145,26 @@ class ApiServer:
                 return _json(*verbs.delete(store, target, body, content_type, query))
             case _:
                 return self._listed(request, target, *verbs.delete_collection(store, target, body, content_type, query))
+
+    def _note(self, target: Target, account: Account, verb: str) -> None:
+        if self.audit is None:
+            return
+        resource = target.resource
+        reference = {
+            "resource": resource.plural,
+            "namespace": target.namespace,
+            "name": target.name,
+            "apiGroup": resource.group,
+            "subresource": target.subresource,
+        }
+        self.audit(
+            {
+                "stage": "RequestReceived",
+                "verb": verb,
+                "user": {"username": account.user},
+                "objectRef": {key: value for key, value in reference.items() if value},
+            }
+        )
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -242,9 +276,10 @@ async def serve(
     access: Access,
     log_reader: LogReader | None = None,
     bookmarks: float = 60.0,
+    audit: Callable[[Json], object] | None = None,
 ) -> AsyncIterator[ApiServer]:
     """Serve a store over plain HTTP/1.1 while the context lasts; `.url` has the port that port 0 was given."""
-    server = ApiServer(store, access, log_reader=log_reader, bookmarks=bookmarks)
+    server = ApiServer(store, access, log_reader=log_reader, bookmarks=bookmarks, audit=audit)
     runner = web.ServerRunner(
         web.Server(server.handle, handler_cancellation=True, access_log=None), shutdown_timeout=0.1
     )
@@ -291,7 +326,7 @@ def _verb(method: str, target: Target, query: Mapping[str, str]) -> str:
     }.get(method, "")
     allowed = target.resource.verbs
     match target.subresource:
-        case "eviction" | "binding":
+        case "eviction" | "binding" | "token":
             allowed = ("create",)
         case "log":
             allowed = ("get",)

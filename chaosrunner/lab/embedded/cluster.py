@@ -207,6 +207,7 @@ async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
     gateway, alerts, model = map(given.port, wanted)
     places = Places.embedded(state / "kubeconfig", requests, infra_address, (gateway, alerts, model))
     instants = Instants(state / "instants.jsonl", requests)
+    trail = (state / "audit.jsonl").open("w", buffering=1)
     for plural, changed in instants.watched().items():
         store.subscribe(plural, changed)
     lab = Lab(spec, state, store, instants, agents, places)
@@ -215,7 +216,14 @@ async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
     try:
         async with (
             Processes(state / "processes").open() as processes,
-            serve(store, "127.0.0.1", 0, access=Access({token: ADMIN}), log_reader=lab.read_log) as server,
+            serve(
+                store,
+                "127.0.0.1",
+                0,
+                access=Access({token: ADMIN}),
+                log_reader=lab.read_log,
+                audit=lambda event: trail.write(json.dumps(event) + "\n"),
+            ) as server,
             _control(lab) as control,
             anyio.create_task_group() as group,
         ):
@@ -232,6 +240,7 @@ async def run_cluster(spec: LabSpec, state: Path) -> AsyncIterator[Lab]:
         if failure is not None:
             raise failure
     finally:
+        trail.close()
         given.close()
 
 

@@ -28,6 +28,7 @@ _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "binding": ("", "v1", "Binding", ("create",)),
     "eviction": ("policy", "v1", "Eviction", ("create",)),
     "scale": ("autoscaling", "v1", "Scale", READ_WRITE),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
 }
 """Group, version, kind and verbs of subresources that have a kind of their own."""
 

@@ -75,7 +75,7 @@ _TABLE = (
         returned=True,
     ),
     Resource("secrets", "Secret"),
-    Resource("serviceaccounts", "ServiceAccount", short=("sa",), returned=True),
+    Resource("serviceaccounts", "ServiceAccount", short=("sa",), subresources=("token",), returned=True),
     Resource("services", "Service", short=("svc",), categories=("all",), subresources=("status",), returned=True),
     Resource(
         "deployments",
@@ -95,6 +95,7 @@ _TABLE = (
         subresources=("scale", "status"),
         generation=True,
     ),
+    Resource("daemonsets", "DaemonSet", "apps", short=("ds",), categories=("all",), generation=True),
     Resource("events", "Event", "events.k8s.io", short=("ev",), stored=False),
     Resource("selfsubjectreviews", "SelfSubjectReview", "authentication.k8s.io", namespaced=False, verbs=("create",)),
     Resource(
@@ -120,6 +121,10 @@ _TABLE = (
         generation=True,
         unconditional=False,
     ),
+    Resource("clusterrolebindings", "ClusterRoleBinding", "rbac.authorization.k8s.io", namespaced=False),
+    Resource("clusterroles", "ClusterRole", "rbac.authorization.k8s.io", namespaced=False),
+    Resource("rolebindings", "RoleBinding", "rbac.authorization.k8s.io"),
+    Resource("roles", "Role", "rbac.authorization.k8s.io"),
     Resource("leases", "Lease", "coordination.k8s.io", unconditional=False),
     Resource("endpointslices", "EndpointSlice", "discovery.k8s.io", generation=True, unconditional=False),
 )

@@ -64,9 +64,9 @@ def create(
     obj = read_object(body, content_type)
     plural, namespace = target.resource.plural, target.namespace
     if plural == "selfsubjectaccessreviews":
-        return 201, access.review_access(account, obj)
+        return 201, access.review_access(store, account, obj)
     if plural == "selfsubjectrulesreviews":
-        return 201, access.review_rules(account, obj)
+        return 201, access.review_rules(store, account, obj)
     if plural == "selfsubjectreviews":
         return 201, access.review_self(account)
     if target.subresource == "eviction":

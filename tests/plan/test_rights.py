@@ -1,0 +1,146 @@
+"""Least rights on the embedded lab: a plan names every rule that is missing, before anything is changed, and a drill
+runs with exactly the rights that are printed, of which it needs every one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from chaosrunner.cli import lab_process
+from chaosrunner.cluster import Cluster, ClusterConfig, connect
+from chaosrunner.cluster.resources import DAEMON_SETS, NODES, PODS
+from chaosrunner.engine import Options, run_drill
+from chaosrunner.errors import Refused
+from chaosrunner.plan.plan import make_plan
+from chaosrunner.playbook import load_drill
+from chaosrunner.timeline.clock import Clock
+from tests.drills.rehearsal import load
+from tests.plan import rights
+from tests.plan.rights import Missing, each_rule, granted
+
+NAMESPACE = "lab"
+USER = f"system:serviceaccount:{NAMESPACE}:{rights.ACCOUNT}"
+DRILLS = ("lab-evict-one-replica", "lab-delete-pod", "lab-cordon-and-rollback", "lab-drain-node")
+"""One of each shipped playbook."""
+CASES = [(drill, missing) for drill in DRILLS for missing in each_rule(load_drill(drill), NAMESPACE)]
+READS = {"get", "list", "watch"}
+
+
+@dataclass
+class Standing:
+    """A lab that stands, an administrator's session, and how to reach it as the ServiceAccount."""
+
+    portal: BlockingPortal
+    trail: Path
+    admin: Cluster
+    config: ClusterConfig
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    """One lab for all plans, which change nothing."""
+
+    @asynccontextmanager
+    async def up(portal: BlockingPortal) -> AsyncIterator[Standing]:
+        spec = lab_process.lab_spec(load("lab-drain-node", **{"lab.startup": "200ms"}))
+        folder = tmp_path_factory.mktemp("rights")
+        async with lab_process.running_lab(spec) as (ready, state):
+            config = ClusterConfig(kubeconfig=ready.kubeconfig, context=ready.context, namespace=ready.namespace)
+            async with connect(config, Clock()) as admin:
+                path = await rights.account(admin, NAMESPACE, ready.kubeconfig, folder)
+                yield Standing(portal, state / "audit.jsonl", admin, rights.as_account(config, path))
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(up(portal)) as made:
+        yield made
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(("drill", "missing"), CASES, ids=[f"{drill}-{missing.name}" for drill, missing in CASES])
+def test_a_plan_names_the_rule_that_is_missing(standing: Standing, drill: str, missing: Missing) -> None:
+    bound = load_drill(drill)
+    grant = granted(bound, NAMESPACE)
+    before = len(standing.trail.read_text().splitlines())
+
+    async def plan() -> tuple[bool, list[str]]:
+        objects = rights.manifests(grant, missing)
+        async with rights.applied(standing.admin, objects), connect(standing.config, Clock()) as cluster:
+            try:
+                made = await make_plan(bound, cluster, environ={}, host="laptop")
+            except Refused as error:
+                return True, str(error).splitlines()
+            return made.refused, [problem.text for problem in made.problems if problem.code == "forbidden"]
+
+    refused, said = standing.portal.call(plan)
+    rule = missing.of(grant)
+    assert refused == (rule.without is None), said
+    for right in missing.rights(grant):
+        (line,) = [line for line in said if f"not allowed to {right} (" in line]
+        assert rule.without is None or line.endswith(f"without it {rule.without}")
+    calls = [json.loads(line) for line in standing.trail.read_text().splitlines()[before:]]
+    changing = {
+        (call["verb"], call["objectRef"]["resource"], call["objectRef"].get("subresource"))
+        for call in calls
+        if call["user"]["username"] == USER and call["verb"] not in READS
+    }
+    assert changing <= {("create", "selfsubjectaccessreviews", None), ("create", "pods", "eviction")}
+
+
+@pytest.mark.lab
+def test_nothing_is_missing_with_the_printed_rights(standing: Standing) -> None:
+    async def plan(name: str) -> list[str]:
+        bound = load_drill(name)
+        objects = rights.manifests(granted(bound, NAMESPACE))
+        async with rights.applied(standing.admin, objects), connect(standing.config, Clock()) as cluster:
+            made = await make_plan(bound, cluster, environ={}, host="laptop")
+            return [problem.text for problem in made.problems if problem.severity != "info"]
+
+    for drill in DRILLS:
+        assert standing.portal.call(plan, drill) == [], drill
+
+
+async def _daemons(admin: Cluster) -> None:
+    """A Pod of a DaemonSet on each node, as every real cluster has them."""
+    labels = {"app": "agent"}
+    container = {"name": "agent", "image": "lab/sleep:1", "command": ["sleep", "1000"]}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    body = {"metadata": {"name": "agent"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+    owner = (await admin.create(DAEMON_SETS, body, "kube-system")).body["metadata"]["uid"]
+    reference = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": owner, "controller": True}
+    for node in (await admin.list(NODES)).items:
+        name = node["metadata"]["name"]
+        spec = {"nodeName": name, "terminationGracePeriodSeconds": 0, "containers": [container]}
+        pod = {"metadata": {"name": f"agent-{name}", "labels": labels, "ownerReferences": [reference]}, "spec": spec}
+        answer = await admin.create(PODS, pod, "kube-system")
+        assert answer.ok, answer.message
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("drill", DRILLS)
+def test_a_drill_runs_with_exactly_the_printed_rights_and_uses_each(drill: str, tmp_path: Path) -> None:
+    bound = load(drill)
+
+    async def run() -> tuple[str, int, set[str], set[str]]:
+        async with lab_process.running_lab(lab_process.lab_spec(bound)) as (ready, state):
+            async with connect(ClusterConfig(kubeconfig=ready.kubeconfig), Clock()) as admin:
+                if "drain" in drill:
+                    await _daemons(admin)
+                path = await rights.account(admin, NAMESPACE, ready.kubeconfig, tmp_path)
+                async with rights.applied(admin, rights.manifests(granted(bound, NAMESPACE))):
+                    aimed, config = lab_process.towards(bound, ready)
+                    options = Options(timelines=tmp_path / "timelines", signals=False)
+                    finished = await run_drill(aimed, rights.as_account(config, path), options)
+            calls = rights.asked(state / "audit.jsonl", USER)
+            return finished.facts.verdict, len(calls), *rights.compare(bound, NAMESPACE, calls)
+
+    verdict, calls, uncovered, idle = anyio.run(run)
+    assert verdict == ("failed" if drill == "lab-evict-one-replica" else "passed")
+    assert calls
+    assert (uncovered, idle) == (set(), set())
