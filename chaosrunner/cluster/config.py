@@ -69,6 +69,10 @@ def load(config: ClusterConfig, environ: Mapping[str, str] = os.environ, account
             return _in_cluster(config, configuration, environ, account)
     except ConfigException as error:
         raise UserError(f"kubeconfig: {error}") from error
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        raise UserError(
+            f"no kubeconfig found that could have context {config.context!r}: inside a Pod the context is in-cluster"
+        )
     raise UserError(
         "no kubeconfig found: give --kubeconfig, set KUBECONFIG, or create ~/.kube/config (and not inside a Pod)"
     )
@@ -84,7 +88,15 @@ def _paths(explicit: str | None, environ: Mapping[str, str]) -> list[Path]:
     listed = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     if not listed:
         listed = [str(Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config")]
-    return [path for part in listed if (path := Path(part)).is_file()]
+    return [path for part in listed if _there(path := Path(part))]
+
+
+def _there(path: Path) -> bool:
+    """Whether a file is there, as far as we may look: the home of somebody else has none for us."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
 
 
 def _from_files(config: ClusterConfig, paths: Sequence[Path], configuration: Any) -> Loaded:
@@ -163,6 +175,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _in_cluster(config: ClusterConfig, configuration: Any, environ: Mapping[str, str], account: Path) -> Loaded:
     token = account / "token"
+    if not token.is_file():
+        raise UserError(f"no ServiceAccount token at {token}: let the Pod have one (automountServiceAccountToken)")
     InClusterConfigLoader(str(token), str(account / "ca.crt"), try_refresh_token=False, environ=environ).load_and_set(
         configuration
     )

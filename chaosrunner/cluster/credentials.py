@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import os
 import tempfile
 import time
@@ -23,7 +26,7 @@ TOKEN_FILE_PERIOD = 60.0
 expires."""
 
 EXPIRY_MARGIN = 5.0
-"""Seconds before a plugin's expirationTimestamp at which its token is no longer used."""
+"""Seconds before it expires at which a token is no longer used, if another can be had."""
 
 
 class Credentials(Protocol):
@@ -67,13 +70,15 @@ class LoaderCredentials:
 
 
 class TokenFile:
-    """A token in a file that somebody else keeps fresh."""
+    """A token in a file that somebody else keeps fresh: read again once a minute, when it is about to expire, and
+    after a 401."""
 
     def __init__(self, path: Path, rest: Credentials | None) -> None:
         self._path = path
         self._rest = rest
         self._token = ""
         self._read_at = -TOKEN_FILE_PERIOD
+        self._expires: float | None = None
 
     async def prepare(self) -> None:
         if self._rest is not None:
@@ -81,7 +86,8 @@ class TokenFile:
         self._read()
 
     async def authorization(self) -> str | None:
-        if time.monotonic() - self._read_at >= TOKEN_FILE_PERIOD:
+        expiring = self._expires is not None and time.time() >= self._expires - EXPIRY_MARGIN
+        if expiring or time.monotonic() - self._read_at >= TOKEN_FILE_PERIOD:
             try:
                 self._read()
             except UserError as error:
@@ -99,6 +105,18 @@ class TokenFile:
         except OSError as error:
             raise UserError(f"token file {self._path} cannot be read: {error}") from error
         self._read_at = time.monotonic()
+        self._expires = expiry(self._token)
+
+
+def expiry(token: str) -> float | None:
+    """When a token says that it expires, unix seconds (`exp` of a JSON Web Token, RFC 7519 section 4.1.4); None for one
+    that does not say, or is no such token. Nothing is verified: that is for the server to do."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return float(claims["exp"])
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+        return None
 
 
 class ExecPlugin:
