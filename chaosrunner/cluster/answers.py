@@ -70,12 +70,41 @@ def classify(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -
             return "server_error" if status >= 500 else "bad_request"
 
 
+_UNDECIDED = (
+    "timeout", "timed out", "deadline exceeded", "leader", "rpc error", "transport is closing", "connection", ": eof",
+    "etcdserver",
+)  # fmt: skip
+"""Words of a 5xx that is about the server's store, not about the request: etcd slow, without a leader, or gone."""
+
+
 def settled(status: int, body: Mapping[str, Any]) -> bool:
-    """Whether an answer says what became of the call. A timeout, of the server or of a proxy before it, does not: the
-    change may have been made all the same."""
+    """Whether an answer says what became of the call. A timeout, of the server, of its store or of a proxy before
+    it, does not: the change may have been made all the same. Nor does a 503 of a proxy whose upstream broke off."""
+    return status not in (502, 503, 504) and not (status >= 500 and _undecided(body))
+
+
+def passing(status: int, body: Mapping[str, Any]) -> bool:
+    """Whether an error tells of the API server's state and not of the request, so that it goes by itself: a store
+    that is slow or gone, a server that starts, ends or is overloaded, an authenticator that is not warm yet.
+
+    401: our credentials have been renewed before; a server that starts knows nobody. 403 with an error of the rule
+    resolver: RBAC objects that are there are not found until the server's caches are filled. 429: priority and
+    fairness, or a watch cache that is being filled (`storage is (re)initializing`); not a budget's.
+    """
+    match status:
+        case 401 | 502 | 503 | 504:
+            return True
+        case 403:
+            return "RBAC: " in str(body.get("message") or "")
+        case 429:
+            return classify(status, body, {}) == "throttled"
+        case _:
+            return status >= 500 and _undecided(body)
+
+
+def _undecided(body: Mapping[str, Any]) -> bool:
     text = f"{body.get('reason')} {body.get('message')}".lower()
-    late = any(word in text for word in ("timeout", "timed out", "deadline exceeded"))
-    return status not in (502, 504) and not (status >= 500 and late)
+    return any(word in text for word in _UNDECIDED)
 
 
 def _too_many(causes: Mapping[str, str]) -> EvictionClass:

@@ -39,6 +39,15 @@ class EvictionAnswer:
     """When the request left, on the recording's clock; None if it was never sent."""
     held_until: float | None = None
     """Until when (recording's clock) a failed eviction of ours may hold `pdbs`; see `Cluster.held`."""
+    passing: bool = False
+    """Nothing was carried out, for a reason that goes by itself (`Cluster.passing`, or no connection)."""
+    was_terminating: bool = False
+    """The Pod was on its way out before."""
+
+    @property
+    def lost(self) -> bool:
+        """Nobody said what became of it: it may have been carried out."""
+        return self.ok is None
 
     @property
     def self_inflicted(self) -> bool:
@@ -67,7 +76,7 @@ async def evict(
     metadata, target = meta(pod), target_of(pod)
     name, namespace, uid = str(metadata["name"]), str(metadata["namespace"]), str(metadata["uid"])
 
-    def unsent(kind: EvictionClass, message: str, status: int | None) -> EvictionAnswer:
+    def unsent(kind: EvictionClass, message: str, status: int | None, *, passing: bool = False) -> EvictionAnswer:
         """The GET before it said that there is nothing to evict, or could not say anything."""
         call, ok = next(cluster.calls), False
         row = rows.Action(
@@ -75,15 +84,16 @@ async def evict(
             dry_run=dry_run, answer=kind, status=status, message=message, ok=ok, expected=meets(expect, kind, status),
         )  # fmt: skip
         emit(row)
-        return EvictionAnswer(answer=kind, call=call, status=status, message=message, ok=ok)
+        return EvictionAnswer(answer=kind, call=call, status=status, message=message, ok=ok, passing=passing)
 
     try:
         current = await cluster.get(PODS, name, namespace)
     except Unreachable as error:
-        return unsent("unreachable", f"not sent: {error}", None)
+        return unsent("unreachable", f"not sent: {error}", None, passing=True)
     if not current.ok:
         kind = classify(current.status, current.body, current.headers)
-        return unsent(kind, f"not sent: {current.message}", current.status)
+        passing = cluster.passing(current)
+        return unsent(kind, f"not sent: {current.message}", current.status, passing=passing)
     if (found := meta(current.body).get("uid")) != uid:
         return unsent("not_found", f"not sent: another Pod has this name by now (UID {found}, not {uid})", 404)
 
@@ -98,7 +108,13 @@ async def evict(
         answer = await cluster.request("POST", PODS.path(namespace, name, "eviction"), body=eviction)
     except Unreachable as error:
         lost = EvictionAnswer(
-            answer="unreachable", call=row.call, message=str(error), ok=None if error.sent else False, sent=row.at
+            answer="unreachable",
+            call=row.call,
+            message=str(error),
+            ok=None if error.sent else False,
+            sent=row.at,
+            passing=not error.sent,
+            was_terminating=terminating(current.body),
         )
         _record(emit, row, lost, cluster.clock.now(), expect)
         return lost
@@ -110,6 +126,7 @@ async def evict(
     if kind in ("multiple_budgets", "precondition_failed"):
         pdbs = await _matching_budgets(cluster, current.body)
     held_until = _held(cluster, namespace, kind, pdbs, answer, dry_run)
+    known = settled(answer.status, answer.body)
     result = EvictionAnswer(
         answer=kind,
         call=row.call,
@@ -119,9 +136,11 @@ async def evict(
         causes=causes_of(answer),
         retry_after=answer.retry_after,
         pdbs=pdbs,
-        ok=kind in ("accepted", "already_terminating") if settled(answer.status, answer.body) else None,
+        ok=kind in ("accepted", "already_terminating") if known else None,
         sent=row.at,
         held_until=held_until,
+        passing=known and cluster.passing(answer),
+        was_terminating=terminating(current.body),
     )
     _record(emit, row, result, answer.received, expect)
     return result

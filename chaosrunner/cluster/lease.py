@@ -18,9 +18,12 @@ import anyio
 import structlog
 
 from chaosrunner.cluster.resources import LEASES, meta
-from chaosrunner.cluster.session import Answer, Cluster, Unreachable
+from chaosrunner.cluster.session import Answer, Cluster, Unreachable, delete_options
 
 log = structlog.get_logger()
+
+RELEASING = 5.0
+"""How long the release waits for an API server that is away, seconds."""
 
 State = Literal["free", "held", "unconfirmed", "lost"]
 
@@ -87,15 +90,12 @@ class Lease:
             await anyio.sleep(self.duration / 3)
 
     async def release(self) -> None:
-        """Remove it, if it is ours still. Never raises for what the cluster does: it expires by itself."""
+        """Remove it, if it is ours still; a cluster that is away is waited for a little. Never raises for what the
+        cluster does: it expires by itself."""
         if self.state in ("free", "lost"):
             return
         try:
-            answer = await self._delete(self._object)
-            if answer.status == 409:  # a renewal of ours that was cancelled on its way may have come through
-                now = await self.cluster.get(LEASES, self.name, self.namespace)
-                if now.ok and _spec(now).get("holderIdentity") == self.holder:
-                    answer = await self._delete(now.body)
+            answer = await self.cluster.patiently(self._release, RELEASING)
         except Unreachable as error:
             log.warning("lease cannot be released and expires by itself", lease=self.name, error=str(error))
             return
@@ -103,24 +103,39 @@ class Lease:
             log.warning("lease was not released", lease=self.name, status=answer.status, message=answer.message)
         self.state = "free"
 
+    async def _release(self) -> Answer:
+        answer = await self._delete(self._object)
+        if answer.status == 409:  # a renewal of ours that was cancelled on its way may have come through
+            now = await self._ask("GET")
+            if now.ok and _spec(now).get("holderIdentity") == self.holder:
+                answer = await self._delete(now.body)
+        return answer
+
+    async def _ask(self, method: str, body: dict[str, Any] | None = None) -> Answer:
+        """About the Lease. Within two thirds of its duration: an answer that comes later confirms nothing."""
+        path = LEASES.path(self.namespace, None if method == "POST" else self.name)
+        timeout = min(max(1.0, self.duration * 2 / 3), self.cluster.config.request_timeout or self.duration)
+        return await self.cluster.request(method, path, body=body, timeout=timeout)
+
     async def _delete(self, body: dict[str, Any]) -> Answer:
         """Deletes the Lease if it still is as `body` says."""
         uid, version = meta(body).get("uid"), meta(body).get("resourceVersion")
-        return await self.cluster.delete(LEASES, self.name, self.namespace, uid=uid, version=version)
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", **delete_options(uid=uid, version=version)}
+        return await self._ask("DELETE", options)
 
     async def _renew(self) -> State:
-        answer = await self.cluster.replace(LEASES, self._ours(self._object), self.namespace)
+        answer = await self._ask("PUT", self._ours(self._object))
         if answer.status in (404, 409):
             # Somebody changed or removed it: only who holds it now tells whether it is lost.
-            answer = await self.cluster.get(LEASES, self.name, self.namespace)
+            answer = await self._ask("GET")
             if answer.ok:
                 holder = _spec(answer).get("holderIdentity") or ""
                 if holder not in ("", self.holder):
                     self.taken_by = Taken(holder=holder, renewed=_spec(answer).get("renewTime"))
                     return "lost"
-                answer = await self.cluster.replace(LEASES, self._ours(answer.body), self.namespace)
+                answer = await self._ask("PUT", self._ours(answer.body))
             elif answer.status == 404:
-                answer = await self.cluster.create(LEASES, self._fresh(), self.namespace)
+                answer = await self._ask("POST", self._fresh())
         if answer.ok:
             self._confirm(answer)
             return "held"

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -25,7 +28,9 @@ from kubernetes.aio.client.rest import RESTClientObject
 from multidict import CIMultiDict
 from yarl import URL
 
+from chaosrunner.cluster.answers import passing
 from chaosrunner.cluster.config import ClusterConfig, Loaded, load
+from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Resource
 from chaosrunner.errors import UserError
 from chaosrunner.timeline import rows
@@ -36,6 +41,17 @@ log = structlog.get_logger()
 
 PAGE = 500
 """Items asked for in one page of a list, as kubectl does."""
+
+CONNECT = 5.0
+"""Longest wait for a connection, seconds."""
+
+DEAD_AFTER = 5
+"""Seconds without a sign of the other end after which the kernel breaks a connection (where it can be told to): a
+path that swallows packets must not keep a request, or the next one on that connection, for its whole time limit."""
+
+UNSTEADY = 30.0
+"""Seconds after the last sign of an API server in trouble in which its denials prove nothing: it may have been started
+anew, and authorises by what its caches of RBAC objects hold so far."""
 
 JSON_PATCH = "application/json-patch+json"
 
@@ -167,6 +183,7 @@ class Cluster:
         self._credentials = loaded.credentials
         self._impersonate = loaded.impersonate
         self._emit = emit
+        self._trouble = float("-inf")
         self._renewing = anyio.Lock()
         self._transports: list[Any] = []
         self._certificate: tuple[str | None, str | None] | None = None
@@ -188,13 +205,51 @@ class Cluster:
         `path` starts with a slash, `body` is anything that JSON can say, `timeout` is in seconds for the whole of it
         (default: the configuration's). Raises Unreachable where no whole answer came.
         """
-        limit = aiohttp.ClientTimeout(total=self.config.request_timeout if timeout is None else timeout)
+        total = self.config.request_timeout if timeout is None else timeout
+        limit = aiohttp.ClientTimeout(total=total, sock_connect=min(CONNECT, total or CONNECT))
         for attempt in (1, 2):
             async with self._open(method, path, query, body, content_type, limit) as stream:
                 answer = await stream.answer()
             if answer.status != 401 or attempt == 2 or not await self.renew(stream.authorization):
                 break
+        if passing(answer.status, answer.body):
+            self._trouble = answer.received
         return answer
+
+    def passing(self, answer: Answer) -> bool:
+        """Whether `answer` is an error that tells of the server's state, not of the request: it goes by itself.
+
+        A denial counts as one while the server is in trouble, or was moments ago (`UNSTEADY`): a right that is not
+        known yet is not a missing one.
+        """
+        details = answer.body.get("details") or {}
+        denied = answer.status == 403 and details.get("kind") != "poddisruptionbudget" and not details.get("causes")
+        return passing(answer.status, answer.body) or (denied and self.unsteady)
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether the server was in trouble within the last `UNSTEADY` seconds, as far as this session saw."""
+        return self.clock.now() - self._trouble < UNSTEADY
+
+    async def patiently(self, ask: Callable[[], Awaitable[Answer]], patience: float) -> Answer:
+        """The answer to a read that is asked again for `patience` seconds while none comes, or a `passing` one.
+
+        Raises Unreachable where even the last try got none.
+        """
+        until = anyio.current_time() + patience
+        backoff = Backoff()
+        while True:
+            try:
+                answer = await ask()
+            except Unreachable:
+                pause = backoff.next()
+                if anyio.current_time() + pause > until:
+                    raise
+            else:
+                pause = backoff.next(answer.retry_after)
+                if not self.passing(answer) or anyio.current_time() + pause > until:
+                    return answer
+            await anyio.sleep(pause)
 
     @asynccontextmanager
     async def stream(self, path: str, query: Mapping[str, str], silence: float) -> AsyncIterator[Stream]:
@@ -203,7 +258,7 @@ class Cluster:
         `silence` is the longest time in seconds between two reads. Raises Unreachable where no headers come within
         the configuration's request timeout.
         """
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=self.config.request_timeout, sock_read=silence)
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT, silence), sock_read=silence)
         async with self._open("GET", path, query, None, None, limit) as stream:
             yield stream
 
@@ -262,7 +317,7 @@ class Cluster:
         if certificate == self._certificate and self._transports:
             return
         try:
-            self._transports.append(RESTClientObject(self._configuration))
+            self._transports.append(_Transport(self._configuration))
         except (ssl.SSLError, OSError, ValueError) as error:
             raise UserError(f"kubeconfig: certificates of context {self.context!r}: {error}") from error
         self._certificate = certificate
@@ -273,6 +328,7 @@ class Cluster:
         try:
             yield
         except (aiohttp.ClientError, OSError) as error:
+            self._trouble = self.clock.now()
             cause, sent = _cause(error)
             raise Unreachable(self.server, cause, _reason(error), sent=sent) from error
 
@@ -301,8 +357,11 @@ class Cluster:
 
     # --- thin helpers -----------------------------------------------------------------------------------
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Answer:
-        return await self.request("GET", resource.path(namespace, name))
+    async def get(
+        self, resource: Resource, name: str, namespace: str | None = None, *, patience: float = 0.0
+    ) -> Answer:
+        """`patience`: as `patiently` has it."""
+        return await self.patiently(lambda: self.request("GET", resource.path(namespace, name)), patience)
 
     async def list(
         self,
@@ -311,14 +370,16 @@ class Cluster:
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
+        patience: float = 0.0,
     ) -> Listing:
-        """All objects, page by page; of all namespaces where none is given. Raises ApiError and Unreachable."""
+        """All objects, page by page; of all namespaces where none is given. `patience` is for each page, as
+        `patiently` has it. Raises ApiError and Unreachable."""
         path = resource.path(namespace)
         query = selectors(label_selector, field_selector)
         page: dict[str, str] = {"limit": str(PAGE)}
         items: list[dict[str, Any]] = []
         while True:
-            answer = await self.request("GET", path, query=query | page)
+            answer = await self.patiently(partial(self.request, "GET", path, query=query | page), patience)
             if answer.status == 410 and "continue" in page:
                 # The version that the pages are of has been compacted away: all at once, then.
                 page, items = {}, []
@@ -388,6 +449,25 @@ async def connect(config: ClusterConfig, clock: Clock, emit: Emit | None = None)
     finally:
         with anyio.CancelScope(shield=True):
             await cluster.close()
+
+
+class _Transport(RESTClientObject):  # type: ignore[misc]  # the client's classes have no types
+    """The official client's transport, on sockets that notice a dead path."""
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=_socket)
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket of which the kernel checks every few seconds that the other end is there; it knows how, on Linux."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER * 1000)
+    return made
 
 
 def selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:

@@ -7,13 +7,16 @@ from recorded streams:
 - A version that is too old is answered by HTTP 410, or by HTTP 200 and one ERROR event with code 410. Then the list
   is read again and compared with what was known.
 - A proper end of the stream (the server's time limit) loses nothing: the next watch resumes where it ended.
-- Bookmarks come about every minute. Silence that lasts longer means that the stream is dead, whatever TCP says.
+- A drill cannot wait for the minute that bookmarks usually take. So each watch is asked for a few seconds only
+  (`timeoutSeconds`): its proper end proves that all was told, a server sends a bookmark two seconds before it, and
+  silence beyond it means that the stream is dead, whatever TCP says.
+- A server that was started anew knows no version from before: 410 for every watch at once. Until it has filled its
+  caches it answers 429, 503, 401, or denies what it will allow: none of these is the end of a watch.
 - A watch without a version, or with a wrong one, replays history; what was seen already is dropped by UID and version.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +25,7 @@ import anyio
 import msgspec
 import structlog
 
+from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Object, Resource, meta
 from chaosrunner.cluster.session import Answer, ApiError, Cluster, Listing, Stream, Unreachable, selectors
 from chaosrunner.timeline import rows
@@ -51,19 +55,24 @@ OnChange = Callable[[Change], None]
 class Timing:
     """Seconds. The defaults suit a real API server."""
 
-    silence: float = 90.0
-    """Longest silence of a living watch; bookmarks come every 60 to 75 s."""
-    server_timeout: int = 300
+    silence: float = 7.0
+    """Longest silence of a living watch: more than `server_timeout`, so that its end, or its bookmark, breaks it."""
+    server_timeout: int = 5
     """When the server shall end a watch properly."""
     backoff: float = 0.1
     """First pause before a new attempt; it doubles from time to time."""
-    longest_backoff: float = 5.0
+    longest_backoff: float = 2.0
     refused_pause: float = 30.0
     """Pause after an answer that will not change by itself soon (403, 404, 400)."""
+    denied: float = 30.0
+    """How long a denial (403) of what was allowed before, or by a server in trouble, counts as one that goes by
+    itself: a server that was started anew does not know its RBAC objects at once."""
     backlog: float = 1.0
     """Events that come within this time after a watch was resumed after a gap may have happened in the gap."""
     settle: float = 0.25
     """How long to wait after a resumed watch was accepted for the ERROR event that says that it was not."""
+    catch_up: float = 1.0
+    """How long after a list a living watch may take to tell what the list shows."""
 
 
 class Known:
@@ -90,6 +99,13 @@ class Known:
         self.objects = listed
         self.listed = True
         return changes
+
+    def tells_all_of(self, items: list[Object], before: set[str]) -> bool:
+        """Whether what a list shows has been seen: every version in it, and that what is not in it is gone, as far as
+        it was known `before` the list was asked for (UIDs)."""
+        listed = {str(meta(item).get("uid")): str(meta(item).get("resourceVersion")) for item in items}
+        shown = all(version in self._seen.get(uid, ()) for uid, version in listed.items())
+        return shown and before & self.objects.keys() <= listed.keys()
 
     def apply(self, kind: str, obj: Object) -> rows.Seen | None:
         """Take over a watch event. None for a replay, and for the deletion of an object never seen."""
@@ -132,17 +148,6 @@ class _Failed(Exception):
         self.answer = answer
 
 
-@dataclass(slots=True)
-class _Backoff:
-    timing: Timing
-    failures: int = 0
-
-    def next(self) -> float:
-        pause = min(self.timing.backoff * 2.0**self.failures, self.timing.longest_backoff)
-        self.failures += 1
-        return pause * random.uniform(0.8, 1.2)
-
-
 @dataclass(slots=True, kw_only=True)
 class Watcher:
     """Follows one collection until it is cancelled; transport trouble becomes rows, never an exception.
@@ -171,10 +176,17 @@ class Watcher:
     _backlog_until: float = 0.0
     _backlog_gap: int | None = None
     _forbidden: bool = False
-    _backoff: _Backoff = field(init=False)
+    _denied: float | None = None
+    """Since when the server denies what it is asked."""
+    _renewed: bool = False
+    """Whether the last answer was a 401 for which credentials were renewed."""
+    _backoff: Backoff = field(init=False)
+    _reading: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _news: anyio.Event = field(default_factory=anyio.Event)
+    """Set, and replaced, when something was told or a gap was closed."""
 
     def __post_init__(self) -> None:
-        self._backoff = _Backoff(self.timing)
+        self._backoff = Backoff(self.timing.backoff, self.timing.longest_backoff)
 
     async def run(self) -> None:
         try:
@@ -197,13 +209,43 @@ class Watcher:
         finally:
             self._row("stopped", last_alive=self._last_alive)
 
+    async def confirm(self) -> None:
+        """Find out whether all was told up to now: what a list shows must have come, or come soon; else the watch is
+        dead, and the list is read again for what it kept back. Returns when no gap is open; the caller sets a limit.
+
+        For the end of a recording: a watch that died in its last seconds has not been silent for long enough.
+        """
+        if not self.known.listed:
+            return
+        while True:
+            while self._in_gap:
+                await self._news.wait()
+            before = set(self.known.objects)
+            try:
+                items = (await self._everything()).items
+            except Unreachable as error:
+                self._stale(error.cause, str(error))
+                continue
+            except ApiError as error:
+                self._stale(f"http_{error.answer.status}", str(error))
+                continue
+            with anyio.move_on_after(self.timing.catch_up):
+                while not self.known.tells_all_of(items, before):
+                    await self._news.wait()
+                return
+            self._stale("silent", "a list shows what the watch does not tell")
+
+    def _stale(self, reason: str, detail: str) -> None:
+        """Nothing that the watch does not tell can be excluded: give it up, and list."""
+        self._open_gap(reason, detail)
+        self._version = None
+        self._reading.cancel()
+
     # --- the two states ---------------------------------------------------------------------------------
 
     async def _list(self) -> float:
-        listing = await self.cluster.list(
-            self.resource, self.namespace, label_selector=self.label_selector, field_selector=self.field_selector
-        )
-        self._backoff.failures = 0
+        listing = await self._everything()
+        self._backoff.failures, self._denied, self._renewed = 0, None, False
         self._last_alive = listing.received
         first = not self.known.listed
         self._version = listing.version
@@ -217,6 +259,11 @@ class Watcher:
         self._close_gap("relisted", listing)
         return 0.0
 
+    async def _everything(self) -> Listing:
+        return await self.cluster.list(
+            self.resource, self.namespace, label_selector=self.label_selector, field_selector=self.field_selector
+        )
+
     async def _follow(self) -> float:
         query = selectors(self.label_selector, self.field_selector) | {
             "watch": "true",
@@ -228,29 +275,36 @@ class Watcher:
         async with self.cluster.stream(path, query, self.timing.silence) as stream:
             if stream.status != 200:
                 return await self._refused(await stream.answer(), stream)
-            events = await self._read(stream)
+            self._denied, self._renewed = None, False
+            events, self._reading = 0, anyio.CancelScope()
+            with self._reading:
+                events = await self._read(stream)
         # Servers that end watches at once, again and again, are not worth a busy loop.
         return 0.0 if events or self.cluster.clock.now() - stream.opened >= 1.0 else self._backoff.next()
 
     async def _read(self, stream: Stream) -> int:
         """Read to the proper end of the stream; the number of events that came."""
         lines, events, chunk = Lines(), 0, b""
-        clock = self.cluster.clock
-        if self._in_gap:
-            self._backlog_gap = self._gap
-            self._backlog_until = stream.opened + self.timing.backlog
-            with anyio.move_on_after(self.timing.settle) as waiting:
-                chunk = await stream.read()
-                events += self._take(lines.feed(chunk), clock.now())
-            self._last_alive = clock.now() if chunk else stream.opened
-            self._close_gap("resumed")
-            if not waiting.cancelled_caught and not chunk:
-                return events
-        self._last_alive = max(self._last_alive or 0.0, stream.opened)
-        while chunk := await stream.read():
-            now = clock.now()
-            self._last_alive = now
-            events += self._take(lines.feed(chunk), now)
+        clock, alive = self.cluster.clock, self._last_alive
+        try:
+            if self._in_gap:
+                self._backlog_gap = self._gap
+                self._backlog_until = stream.opened + self.timing.backlog
+                with anyio.move_on_after(self.timing.settle) as waiting:
+                    chunk = await stream.read()
+                    events += self._take(lines.feed(chunk), clock.now())
+                self._last_alive = clock.now() if chunk else stream.opened
+                self._close_gap("resumed")
+                if not waiting.cancelled_caught and not chunk:
+                    return events
+            while chunk := await stream.read():
+                now = clock.now()
+                events += self._take(lines.feed(chunk), now)
+                self._last_alive = now
+        except _Failed:
+            if not events:  # the version is not known here: nothing was told since the stream before
+                self._last_alive = alive
+            raise
         self._last_alive = clock.now()  # a server that ends the stream properly has told all until then
         return events
 
@@ -279,6 +333,11 @@ class Watcher:
         self._version = str(version)
         gap = self._backlog_gap if at < self._backlog_until else None
         self.on_change(Change(seen=seen, object=obj, at=at, gap=gap))
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
 
     # --- what can go wrong ------------------------------------------------------------------------------
 
@@ -298,21 +357,26 @@ class Watcher:
             self._version = None
             return 0.0
         if status == 401:
-            self._open_gap("unauthorized", answer.message)
-            first = not self._backoff.failures
-            pause = self._backoff.next()
+            first, self._renewed = not self._renewed, True
             renewed = stream is not None and await self.cluster.renew(stream.authorization)
-            return 0.0 if renewed and first else pause
+            if first and renewed:
+                return 0.0  # a token that ran out between two streams: nothing was missed
+            self._open_gap("unauthorized", answer.message)
+            return self._backoff.next(answer.retry_after)
         if status == 403:
-            if self._version is not None:
+            now = self.cluster.clock.now()
+            self._denied = now if self._denied is None else self._denied
+            if self._version is not None or self.known.listed:
                 self._open_gap("forbidden", answer.message)
+            if now - self._denied < self.timing.denied and (self.known.listed or self.cluster.passing(answer)):
+                return self._backoff.next()
             if not self._forbidden:
                 self._forbidden = True
                 self._row("forbidden", reason=answer.message, last_alive=self._last_alive)
         else:
             self._open_gap(f"http_{status}", answer.message)
         if status == 429 or status >= 500:
-            return max(self._backoff.next(), answer.retry_after or 0.0)
+            return self._backoff.next(answer.retry_after)
         self._version = None
         self.answered.set()
         return self.timing.refused_pause
@@ -338,6 +402,7 @@ class Watcher:
         )
         log.info("watch resumed", watch=self.name, how=how)
         self._in_gap, self._gap = False, None
+        self._tell()
 
     def _row(
         self,

@@ -30,11 +30,11 @@ from chaosrunner.engine.prepare import Confirm, Prepared, prepared
 from chaosrunner.engine.steps import Stage
 from chaosrunner.engine.supervise import Supervisor, signals_held
 from chaosrunner.errors import Refused, UserError
-from chaosrunner.faults.base import Context
+from chaosrunner.faults.base import PATIENCE, Context
 from chaosrunner.journal.journal import NAME as JOURNAL
 from chaosrunner.journal.journal import Connection, Journal
 from chaosrunner.journal.undo import mark, undo_all
-from chaosrunner.observers import AlertScope, ObserveScope, observe
+from chaosrunner.observers import AlertScope, LastLook, ObserveScope, observe
 from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
@@ -55,7 +55,10 @@ OBSERVERS_LIMIT = 30.0
 """Longest wait for the first lists of all observers, seconds."""
 
 UNDO_PATIENCE = 60.0
-"""How long the undo waits for a cluster that cannot be reached, seconds."""
+"""How long the undo waits for a cluster that is away or not up to it, seconds."""
+
+LAST_LOOK_LIMIT = 5.0
+"""How long the run waits for the observers' last look, seconds; what is not confirmed then is a gap to the end."""
 
 UNDO_LIMIT = 120.0
 """Longest undo at the end of a run, seconds; what is then left is for `recover`."""
@@ -147,6 +150,7 @@ class _Run:
         """Whether the recording could not be written as a whole."""
         self.bug: Exception | None = None
         self.observed = anyio.Event()
+        self.last_look = LastLook()
         self.stop = anyio.Event()
         """No request starts after this."""
         self.probes_done: list[anyio.Event] = []
@@ -171,7 +175,14 @@ class _Run:
             )
         except OSError as error:
             raise Refused(f"{self.folder}: the recording cannot be written: {error.strerror}") from error
-        self.context = Context(cluster=ready.cluster, journal=self.journal, emit=self.emit, run=ready.run, drill=drill)
+        self.context = Context(
+            cluster=ready.cluster,
+            journal=self.journal,
+            emit=self.emit,
+            run=ready.run,
+            drill=drill,
+            patience=PATIENCE,
+        )
 
     # --- the recording ----------------------------------------------------------------------------------
 
@@ -227,6 +238,7 @@ class _Run:
                         await self._undo()
                         self.emit(rows.Run(at=self.clock.now(), event="draining"))
                         await self._drain()
+                        await self._look()
                     background.cancel_scope.cancel()
         finally:
             self.journal.close()
@@ -335,7 +347,7 @@ class _Run:
         async with AsyncExitStack() as stack:
             if self.ready.fetcher is not None:
                 await stack.enter_async_context(self.ready.fetcher)
-            await observe(self.cluster, self._scope(), self.emit, ready=self.observed)
+            await observe(self.cluster, self._scope(), self.emit, ready=self.observed, last_look=self.last_look)
 
     async def _drain(self) -> None:
         """Lets requests in flight end. A second signal does not wait for them."""
@@ -345,6 +357,17 @@ class _Run:
             for done in self.probes_done:
                 await done.wait()
             group.cancel_scope.cancel()
+
+    async def _look(self) -> None:
+        """Makes sure that what the watches had to tell has come. A second signal does not wait for it."""
+        if not self.observed.is_set():
+            return
+        self.last_look.wanted.set()
+        with anyio.move_on_after(LAST_LOOK_LIMIT):
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._until_hurry, group.cancel_scope)
+                await self.last_look.done.wait()
+                group.cancel_scope.cancel()
 
     async def _until_hurry(self, scope: anyio.CancelScope) -> None:
         await self.supervisor.hurry.wait()

@@ -14,7 +14,8 @@ import structlog
 from chaosrunner.analysis import Live
 from chaosrunner.cluster import ApiError, Unreachable
 from chaosrunner.cluster.lease import Lease
-from chaosrunner.cluster.resources import PODS, meta
+from chaosrunner.cluster.patience import Backoff
+from chaosrunner.cluster.resources import ENDPOINT_SLICES, PODS, meta
 from chaosrunner.engine.conditions import Conditions
 from chaosrunner.engine.traffic import overrides_of
 from chaosrunner.errors import UserError
@@ -34,6 +35,12 @@ from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.rows import Emit
 
 log = structlog.get_logger()
+
+SEEN = (PODS.plural, ENDPOINT_SLICES.plural)
+"""Without these no fault is started: what a drill is about would not be seen."""
+
+MOMENT = 1.0
+"""Longest time out of sight, in seconds, that does not excuse what did not come in time."""
 
 Result = Literal["ok", "failed", "inconclusive"]
 
@@ -114,9 +121,14 @@ class Stage:
         return Ended()
 
     async def _wait(self, step: models.Wait) -> Ended:
+        began = self.clock.now()
         if await self.conditions.until(step.until, step.timeout):
             return Ended()
-        return Ended("failed", f"not {step.until} within {step.timeout:g} s")
+        reason = f"not {step.until} within {step.timeout:g} s"
+        if blind := self._blind(began):
+            # A cluster that is away mends nothing, and nobody saw what it did: no fault of the workload's.
+            return Ended("inconclusive", f"{reason}, but {blind}")
+        return Ended("failed", reason)
 
     async def _once(self, step: models.ProbeOnce) -> Ended:
         wanted = step.expect.outcome
@@ -140,11 +152,9 @@ class Stage:
         if changes and not self.baseline_done.is_set():
             return Ended("inconclusive", "no baseline was accepted before this fault, so it was not started")
         try:
-            fault = await self._aim(step)
+            fault = await self._aimed(step)
             if isinstance(fault, Ended):
                 return fault
-            if not await self._locked():
-                return Ended("inconclusive", "the lease on the target cannot be confirmed, so no fault was started")
             context = replace(self.context, step=index)
             done = await fault.apply(context)
             if done.result == "ok":
@@ -154,11 +164,47 @@ class Stage:
         except Unreachable as error:
             return Ended("inconclusive", f"the cluster could not be reached: {error}")
         except ApiError as error:
+            if self.context.cluster.passing(error.answer):
+                return Ended("inconclusive", f"the API server is not up to it: {error}")
             return Ended("failed", str(error))
         except JournalLost as error:
             self.abort(f"the journal cannot be written: {error}")
             await anyio.sleep_forever()  # the abort ends the step
         return Ended(done.result, done.reason)
+
+    async def _aimed(self, step: PodStep | NodeStep) -> Fault | Ended:
+        """The step's fault, aimed, with the cluster in sight and the target locked; waits for both while the API
+        server is away. Raises what `_aim` does."""
+        backoff, until = Backoff(), self.clock.now() + self.context.patience
+        while True:
+            reason = self._in_the_dark()
+            if reason is None and await self._locked():
+                fault = await self._aim(step)  # which may take its time: until exposure is reached
+                if isinstance(fault, Ended) or await self._locked():
+                    return fault
+            pause = backoff.next()
+            if self.clock.now() + pause > until:
+                return Ended(
+                    "inconclusive",
+                    f"{reason or 'the lease on the target cannot be confirmed'}, so no fault was started",
+                )
+            await anyio.sleep(pause)
+
+    def _in_the_dark(self) -> str | None:
+        """Why a fault begun now would be aimed at what may not be there any more; None where all is in sight."""
+        open_ = (self.live.observations.watches.open(resource) for resource in SEEN)
+        gap = next((gap for gap in open_ if gap is not None), None)
+        return None if gap is None else f"nothing is known of {gap.resource} since {gap.begin:.1f} s ({gap.reason})"
+
+    def _blind(self, since: float) -> str | None:
+        """When the cluster was out of sight since then, in words; None where it was not, or for a moment only."""
+        now, watches = self.clock.now(), self.live.observations.watches
+        for resource in SEEN:
+            for gap in watches.overlapping(resource, since, now):
+                until = "now" if gap.end is None else f"{gap.end:.1f} s"
+                if gap.end is None or gap.end - max(gap.begin, since) > MOMENT:
+                    return f"nothing was known of {resource} from {gap.begin:.1f} s to {until} ({gap.reason})"
+        return None
 
     async def _locked(self) -> bool:
         """Whether the target is locked by us: confirmed within the Lease's duration, or now."""
@@ -187,7 +233,7 @@ class Stage:
             return too_many
         objects = []
         for pod in pods:
-            answer = await self.context.cluster.get(PODS, pod.name, pod.namespace)
+            answer = await self.context.cluster.get(PODS, pod.name, pod.namespace, patience=self.context.patience)
             if not answer.ok:
                 return Ended("inconclusive", f"Pod {pod.name} cannot be read: {answer.status} {answer.message}")
             if meta(answer.body).get("uid") != pod.uid:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import anyio
@@ -13,16 +13,23 @@ import structlog
 
 from chaosrunner.cluster.actions import create_event, target_of
 from chaosrunner.cluster.answers import EvictionClass, meets
-from chaosrunner.cluster.budget import Budgets, Predicted
+from chaosrunner.cluster.budget import HELD, Budgets, Predicted
 from chaosrunner.cluster.eviction import EvictionAnswer, evict
-from chaosrunner.cluster.resources import Object, meta
-from chaosrunner.cluster.session import Cluster, Unreachable
+from chaosrunner.cluster.patience import Backoff
+from chaosrunner.cluster.resources import PODS, Object, meta
+from chaosrunner.cluster.session import Answer, Cluster, Unreachable
 from chaosrunner.journal.journal import Journal
 from chaosrunner.journal.undo import UndoResult
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
 
 log = structlog.get_logger()
+
+PATIENCE = 60.0
+"""How long a fault waits for an API server that is away or not up to it, before and while it acts, seconds."""
+
+ANNOUNCING = 5.0
+"""Longest time for the Event that names us on a target, seconds: it must not keep a fault from going on."""
 
 
 class Problem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -76,6 +83,8 @@ class TargetResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Whether the effect was seen from outside; None where none was asked for, or before `verify`."""
     self_inflicted: bool = False
     """Refused by a budget that a failed eviction of this run holds: no finding about the workload."""
+    unknown: bool = False
+    """The API server did not say, or could not be asked: nothing is concluded."""
 
 
 class FaultResult(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -96,39 +105,81 @@ class Context:
     run: str
     drill: str
     step: int | None = None
+    patience: float = PATIENCE
+    """How long the cluster may be away in one go, seconds."""
 
     @property
     def now(self) -> float:
         """Seconds on the recording's clock."""
         return self.cluster.clock.now()
 
+    async def look(self, pod: Object) -> Answer:
+        """The Pod as it is now, of which UID whatever; waits for a cluster that is away. Raises Unreachable."""
+        return await self.cluster.get(PODS, meta(pod)["name"], meta(pod)["namespace"], patience=self.patience)
+
     async def evict(
-        self, pod: Object, *, expect: int | str, dry_run: bool = False, grace_period: float | None = None
+        self,
+        pod: Object,
+        *,
+        expect: int | str,
+        dry_run: bool = False,
+        grace_period: float | None = None,
+        deadline: float = float("inf"),
     ) -> EvictionAnswer:
-        """One eviction, with its rows. An abort waits for the answer: whether the Pod went is evidence."""
-        with anyio.CancelScope(shield=True):
-            answer = await evict(
-                self.cluster,
-                pod,
-                emit=self.emit,
-                dry_run=dry_run,
-                grace_period=grace_period,
-                step=self.step,
-                expect=expect,
-            )
-        return answer  # noqa: RET504  a return inside the scope is none to the type checker
+        """One eviction, with its rows. An abort waits for the answer: whether the Pod went is evidence.
+
+        It is sent again for `patience` seconds, not beyond `deadline` (recording's clock), while the API server is
+        away or not up to it. That takes no second Pod: each goes to this UID, after a look. Where the answer of an
+        earlier one was lost and the Pod is found to be going now, that one was accepted; a budget that refuses then
+        may be held by it for a while, as the server spends it first.
+        """
+        backoff, until = Backoff(), min(self.now + self.patience, deadline)
+        lost: EvictionAnswer | None = None
+        while True:
+            with anyio.CancelScope(shield=True):
+                answer = await evict(
+                    self.cluster,
+                    pod,
+                    emit=self.emit,
+                    dry_run=dry_run,
+                    grace_period=grace_period,
+                    step=self.step,
+                    expect=expect,
+                )
+            if lost is not None:
+                answer = self._after(lost, answer, str(meta(pod)["namespace"]))
+            if meets(expect, answer.answer, answer.status) or not (answer.passing or answer.lost):
+                return answer
+            if answer.lost and not dry_run:
+                lost = lost or answer
+            pause = backoff.next(answer.retry_after)
+            if self.now + pause > until:
+                return lost or answer
+            await anyio.sleep(pause)
+
+    def _after(self, lost: EvictionAnswer, answer: EvictionAnswer, namespace: str) -> EvictionAnswer:
+        """What an answer means after one of this Pod's evictions was lost."""
+        if answer.answer in ("not_found", "already_terminating") and not lost.was_terminating:
+            return replace(lost, answer="accepted", ok=True, message="its answer was lost, but the Pod is seen to go")
+        if answer.answer == "blocked_by_budget" and not answer.self_inflicted:
+            held = self.now + HELD
+            self.cluster.held |= {(namespace, pdb): held for pdb in answer.pdbs}
+            said = f"{answer.message} (our own eviction, whose answer was lost, may hold it for up to {HELD:g} s)"
+            return replace(answer, held_until=held, message=said)
+        return answer
 
     async def announce(self, target: rows.Target, fault: str, what: str) -> None:
         """A Kubernetes Event on the target that says which run did what. Its failure harms nothing: a log line."""
         reason = "ChaosRunner" + "".join(word.capitalize() for word in fault.split("_"))
         message = f"{what} by run {self.run} of drill {self.drill}"
-        try:
-            answer = await create_event(self.cluster, target, run=self.run, reason=reason, message=message)
-        except Unreachable as error:
-            log.info("event not written", target=target.name, error=str(error))
-            return
-        if not answer.ok:
-            log.info("event not written", target=target.name, status=answer.status, message=answer.message)
+        with anyio.move_on_after(ANNOUNCING):
+            try:
+                answer = await create_event(self.cluster, target, run=self.run, reason=reason, message=message)
+            except Unreachable as error:
+                log.info("event not written", target=target.name, error=str(error))
+            else:
+                if not answer.ok:
+                    log.info("event not written", target=target.name, status=answer.status, message=answer.message)
 
 
 @dataclass
@@ -239,3 +290,8 @@ def touch(action: str, pod: Object, predicted: Predicted) -> Touch:
         reason=predicted.reason,
         pdbs=list(predicted.pdbs),
     )
+
+
+def verdict_of(wrong: Sequence[TargetResult]) -> Literal["failed", "inconclusive"]:
+    """Of a fault with targets that did not go as wanted: what nobody could tell is no failure, nor what we did."""
+    return "inconclusive" if all(target.unknown or target.self_inflicted for target in wrong) else "failed"

@@ -7,10 +7,21 @@ from collections.abc import Sequence
 import anyio
 
 from chaosrunner.cluster.actions import target_of
+from chaosrunner.cluster.answers import settled
+from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import NODES, Object
-from chaosrunner.cluster.session import Unreachable
+from chaosrunner.cluster.session import Answer, ApiError, Unreachable
 from chaosrunner.errors import UserError
-from chaosrunner.faults.base import Context, FaultResult, PlanContext, Preview, Problem, TargetResult, Touch
+from chaosrunner.faults.base import (
+    Context,
+    FaultResult,
+    PlanContext,
+    Preview,
+    Problem,
+    TargetResult,
+    Touch,
+    verdict_of,
+)
 from chaosrunner.journal import fields
 from chaosrunner.journal.journal import Entry, Field
 from chaosrunner.journal.undo import CONFLICTS, UndoResult, send_patch, undo_entry
@@ -65,15 +76,17 @@ class Cordon:
             done = await self._apply(context, target)
             result.targets.append(done)
             if not done.expected:
-                result.result, result.reason = "failed", f"{self.name} of node {target.name}: {done.detail}"
+                result.result, result.reason = verdict_of([done]), f"{self.name} of node {target.name}: {done.detail}"
                 break
         return result
 
     async def verify(self, context: Context) -> FaultResult:
-        """Raises Unreachable."""
+        """Raises Unreachable, and ApiError where the server does not say."""
         result = FaultResult()
         for target in self.nodes:
-            node = await context.cluster.get(NODES, target.name)
+            node = await context.cluster.get(NODES, target.name, patience=context.patience)
+            if not node.ok and node.status != 404:
+                raise ApiError(f"look at node {target.name}", node)
             bitten = node.ok and fields.same(fields.get(node.body, POINTER), self.desired)
             result.targets.append(TargetResult(target=target, answer="seen", expected=bitten, bitten=bitten))
             if not bitten:
@@ -97,16 +110,21 @@ class Cordon:
         return True
 
     async def _apply(self, context: Context, target: rows.Target) -> TargetResult:
-        attempts = 0
-        while attempts < CONFLICTS:
-            node = await context.cluster.get(NODES, target.name)
+        """Changes one node; waits for a cluster that is away or not up to it. Raises Unreachable, JournalLost."""
+        attempts, conflicts, backoff, until = 0, 0, Backoff(), context.now + context.patience
+        lost: Entry | None = None
+        while conflicts < CONFLICTS:
+            node = await context.cluster.get(NODES, target.name, patience=context.patience)
             if node.status == 404 or (node.ok and target.uid not in (None, fields.get(node.body, "/metadata/uid"))):
                 return _failed(target, "not_found", "the node is gone", node.status)
             if not node.ok:
-                return _failed(target, "rejected", f"{node.status} {node.message}", node.status)
+                return _refused(context, target, node)
             note = fields.note_of(node.body)
             if note is not None and note.run == context.run:
                 held = next((e for e in context.journal.open() if e.entry == note.entry), None)
+                if lost is not None and held is not None and held.entry == lost.entry:
+                    await context.journal.mark(held, "applied", "its answer was lost, but the change is there")
+                    return await self._done(context, lost, attempts, None)
                 if held is not None and not fields.same(held.fields[0].desired, self.desired):
                     return await self._put_back(context, target, held)
             elif note is not None:
@@ -117,30 +135,40 @@ class Cordon:
                     target=target, answer="unchanged", expected=True, detail=f"was {self.name}ed already"
                 )
             attempts += 1
-            done = await self._change(context, target, node.body, previous)
-            if done is not None:
-                done.attempts = attempts
-                return done
+            # A call without an answer is sent again as it was announced: both test the node's version, so only one of
+            # them can be carried out.
+            entry = lost or await self._announce(context, target_of(node.body, "Node"), previous)
+            answer: Answer | None = None
+            try:
+                answer = await self._change(context, node.body, entry)
+            except Unreachable as error:
+                said, known = str(error), not error.sent
+            else:
+                if answer.ok:
+                    return await self._done(context, entry, attempts, answer.status)
+                said, known = answer.message, settled(answer.status, answer.body)
+            if not known:
+                lost = entry
+            elif lost is None:
+                await context.journal.mark(entry, "not_applied", said)
+            if answer is not None and known:
+                if answer.status in (409, 422):  # the node changed since it was read
+                    conflicts += 1
+                    continue
+                if not context.cluster.passing(answer):
+                    return _refused(context, target, answer)
+            pause = backoff.next(answer.retry_after if answer else None)
+            if context.now + pause > until:
+                return _failed(target, "unreachable", said, None, unknown=True)
+            await anyio.sleep(pause)
         return _failed(target, "rejected", f"the node changed {CONFLICTS} times between read and patch", None)
 
-    async def _change(
-        self, context: Context, target: rows.Target, node: Object, previous: object
-    ) -> TargetResult | None:
-        """One try; None if the node changed since it was read. Raises Unreachable and JournalLost.
+    async def _done(self, context: Context, entry: Entry, attempts: int, status: int | None) -> TargetResult:
+        await context.announce(entry.target, self.name, f"{self.name}ed")
+        return TargetResult(target=entry.target, answer="accepted", expected=True, status=status, attempts=attempts)
 
-        An abort waits for the answer: a patch that is cancelled on its way may reach the server after the undo has
-        looked, and then nobody would put the node back.
-        """
-        target = target_of(node, "Node")
-        with anyio.CancelScope(shield=True):
-            done = await self._patch(context, target, node, previous)
-        if done is not None and done.expected:
-            await context.announce(target, self.name, f"{self.name}ed")
-        return done
-
-    async def _patch(
-        self, context: Context, target: rows.Target, node: Object, previous: object
-    ) -> TargetResult | None:
+    async def _announce(self, context: Context, target: rows.Target, previous: object) -> Entry:
+        """Writes the intent. Raises JournalLost."""
         entry = await context.journal.intend(
             fault=self.name,
             target=target,
@@ -148,24 +176,20 @@ class Cordon:
             fields=[Field(path=POINTER, previous=previous, desired=self.desired)],
         )
         self._entries.append(entry)
+        return entry
+
+    async def _change(self, context: Context, node: Object, entry: Entry) -> Answer:
+        """Sends the patch. Raises Unreachable and JournalLost.
+
+        An abort waits for the answer: a patch that is cancelled on its way may reach the server after the undo has
+        looked, and then nobody would put the node back.
+        """
         operations = fields.change(node, entry)
-        sent = context.now
-        try:
+        with anyio.CancelScope(shield=True):
             answer = await send_patch(context.cluster, context.emit, entry, operations, self.name, step=context.step)
-        except Unreachable as error:
-            # Whether it was carried out is not known: the entry stays open, and undo finds out.
-            if not error.sent:
-                await context.journal.mark(entry, "not_applied", str(error))
-            raise
-        if answer.ok:
-            await context.journal.mark(entry, "applied")
-            return TargetResult(target=target, answer="accepted", expected=True, status=answer.status, sent=sent)
-        if answer.status >= 500:  # the server may have carried it out all the same
-            return _failed(target, "server_error", answer.message, answer.status)
-        await context.journal.mark(entry, "not_applied", answer.message)
-        if answer.status in (409, 422):
-            return None
-        return _failed(target, "rejected", answer.message, answer.status)
+            if answer.ok:
+                await context.journal.mark(entry, "applied")
+        return answer
 
     async def _put_back(self, context: Context, target: rows.Target, held: Entry) -> TargetResult:
         undone = await undo_entry(context.cluster, context.journal, held, context.emit)
@@ -179,8 +203,15 @@ class Uncordon(Cordon):
     desired = False
 
 
-def _failed(target: rows.Target, answer: str, detail: str, status: int | None) -> TargetResult:
-    return TargetResult(target=target, answer=answer, expected=False, detail=detail, status=status)
+def _failed(
+    target: rows.Target, answer: str, detail: str, status: int | None, *, unknown: bool = False
+) -> TargetResult:
+    return TargetResult(target=target, answer=answer, expected=False, detail=detail, status=status, unknown=unknown)
+
+
+def _refused(context: Context, target: rows.Target, answer: Answer) -> TargetResult:
+    detail, passing = f"{answer.status} {answer.message}".strip(), context.cluster.passing(answer)
+    return _failed(target, "rejected", detail, answer.status, unknown=passing)
 
 
 def _refuse(code: str, text: str, how: str | None = None) -> Problem:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import anyio
 
 from chaosrunner.cluster.actions import delete_pod, target_of
-from chaosrunner.cluster.answers import classify, meets
+from chaosrunner.cluster.answers import EvictionClass, classify, meets, settled
 from chaosrunner.cluster.budget import budgets_of
 from chaosrunner.cluster.drain import gone
-from chaosrunner.cluster.resources import PODS, Object, meta, terminating
+from chaosrunner.cluster.patience import Backoff
+from chaosrunner.cluster.resources import Object, meta, terminating
 from chaosrunner.cluster.session import Unreachable
 from chaosrunner.faults.base import (
     Context,
@@ -20,6 +21,7 @@ from chaosrunner.faults.base import (
     Touch,
 )
 from chaosrunner.faults.taking import TakesPods
+from chaosrunner.timeline import rows
 
 
 class DeletePod(TakesPods):
@@ -59,36 +61,70 @@ class DeletePod(TakesPods):
         return preview
 
     async def take(self, context: Context, pod: Object) -> TargetResult:
-        target = target_of(pod)
-        try:
-            before = await context.cluster.get(PODS, target.name, target.namespace)
+        """Sends the delete, again while the API server is away or not up to it; it only ever takes this UID."""
+        target, backoff, until = target_of(pod), Backoff(), context.now + context.patience
+        lost, attempts = False, 0
+        while True:
+            try:
+                before = await context.look(pod)
+            except Unreachable as error:
+                return self._unknown(target, attempts, str(error))
+            if not before.ok and not gone(pod, before):
+                said = f"not sent: {before.status} {before.message}"
+                if context.cluster.passing(before):
+                    return self._unknown(target, attempts, said)
+                kind = classify(before.status, before.body, before.headers)
+                return self._answered(target, kind, before.status, attempts, said)
+            going = gone(pod, before) or terminating(before.body)
+            if lost and going:
+                said = "its answer was lost, but the Pod is seen to go"
+                done = self._answered(target, "accepted", None, attempts, said)
+                break
             if gone(pod, before):
-                expected = bool(meets(self.expect, "not_found", 404))
-                return TargetResult(target=target, answer="not_found", expected=expected, detail="not sent: it is gone")
+                return self._answered(target, "not_found", 404, attempts, "not sent: it is gone")
+            attempts += 1
             sent = context.now
-            with anyio.CancelScope(shield=True):  # an abort waits for the answer: whether the Pod went is evidence
-                answer = await delete_pod(
-                    context.cluster,
-                    pod,
-                    emit=context.emit,
-                    grace_period=self.grace_period,
-                    force=self.force,
-                    step=context.step,
-                    expect=self.expect,
-                )
-        except Unreachable as error:
-            return TargetResult(target=target, answer="unreachable", expected=False, attempts=1, detail=str(error))
-        kind = classify(answer.status, answer.body, answer.headers)
-        if kind == "accepted" and before.ok and terminating(before.body):
-            kind = "already_terminating"
-        if kind == "accepted":
+            try:
+                with anyio.CancelScope(shield=True):  # an abort waits for the answer: whether the Pod went is evidence
+                    answer = await delete_pod(
+                        context.cluster,
+                        pod,
+                        emit=context.emit,
+                        grace_period=self.grace_period,
+                        force=self.force,
+                        step=context.step,
+                        expect=self.expect,
+                    )
+            except Unreachable as error:
+                lost = lost or (error.sent and not going)
+                detail, asked = str(error), None
+            else:
+                kind = classify(answer.status, answer.body, answer.headers)
+                kind = "already_terminating" if kind == "accepted" and going else kind
+                detail, asked = answer.message, answer.retry_after
+                done = self._answered(target, kind, answer.status, attempts, None if answer.ok else detail)
+                known = settled(answer.status, answer.body)
+                if done.expected or (known and not context.cluster.passing(answer)):
+                    break
+                lost = lost or not (known or going)
+            pause = backoff.next(asked)
+            if context.now + pause > until:
+                return self._unknown(target, attempts, detail)
+            await anyio.sleep(pause)
+        if done.answer == "accepted":
+            done.sent = sent
             await context.announce(target, self.name, "force-deleted" if self.force else "deleted")
+        return done
+
+    def _answered(
+        self, target: rows.Target, answer: EvictionClass, status: int | None, attempts: int, detail: str | None
+    ) -> TargetResult:
+        expected = bool(meets(self.expect, answer, status))
         return TargetResult(
-            target=target,
-            answer=kind,
-            expected=bool(meets(self.expect, kind, answer.status)),
-            status=answer.status,
-            attempts=1,
-            sent=sent if answer.ok else None,
-            detail=None if answer.ok else answer.message,
+            target=target, answer=answer, expected=expected, status=status, attempts=attempts, detail=detail
+        )
+
+    def _unknown(self, target: rows.Target, attempts: int, detail: str) -> TargetResult:
+        return TargetResult(
+            target=target, answer="unreachable", expected=False, attempts=attempts, detail=detail, unknown=True
         )

@@ -20,6 +20,7 @@ from chaosrunner.faults.base import (
     TargetResult,
     Touch,
     touch,
+    verdict_of,
 )
 from chaosrunner.faults.cordon import Cordon
 from chaosrunner.faults.evict import taken
@@ -68,7 +69,7 @@ class Drain:
         preview = await self._cordon.plan(context)
         evictions = 0
         for node in self.nodes:
-            for decision in await self._decide(context.cluster, node):
+            for decision in await self._decide(context.cluster, node, 0.0):
                 if decision.verdict == "evict":
                     evictions += 1
                     predicted = await context.predict(decision.pod, spend=True)
@@ -93,7 +94,7 @@ class Drain:
         """
         evictions = 0
         for node in self.nodes:
-            decisions = await self._decide(context.cluster, node)
+            decisions = await self._decide(context.cluster, node, context.patience)
             evictions += sum(d.verdict == "evict" for d in decisions)
             if blocks := [d for d in decisions if d.verdict == "block"]:
                 reason = "; ".join(f"{d.name}: {d.reason}" for d in blocks)
@@ -104,7 +105,7 @@ class Drain:
         if result.result != "ok":
             return result
         # Pods may have come before the cordons were set: what is evicted is judged once more, and is only this.
-        decided = [(await self._decide(context.cluster, node)) for node in self.nodes]
+        decided = [(await self._decide(context.cluster, node, context.patience)) for node in self.nodes]
         evictions = sum(decision.verdict == "evict" for decisions in decided for decision in decisions)
         if (limit := self.too_many(evictions)) is not None:
             result.result, result.reason = "failed", f"not drained: {limit}"
@@ -113,7 +114,7 @@ class Drain:
             result.targets += await self._drain(context, decisions)
         wrong = [target for target in result.targets if not target.expected]
         if wrong:
-            result.result = "inconclusive" if all(target.answer == "unreachable" for target in wrong) else "failed"
+            result.result = verdict_of(wrong)
             result.reason = "; ".join(f"{t.target.name}: {t.answer}: {t.detail}" for t in wrong)
         return result
 
@@ -121,7 +122,7 @@ class Drain:
         """Whether the nodes are cordoned and nothing that a drain takes is left on them. Raises Unreachable."""
         result = await self._cordon.verify(context)
         for node in self.nodes:
-            left = [d for d in await self._decide(context.cluster, node) if d.verdict != "skip"]
+            left = [d for d in await self._decide(context.cluster, node, context.patience) if d.verdict != "skip"]
             result.targets += [
                 TargetResult(
                     target=target_of(d.pod), answer="present", expected=False, bitten=False, detail="still on the node"
@@ -141,8 +142,8 @@ class Drain:
         """Raises Unreachable."""
         return await self._cordon.verify_undone(context)
 
-    async def _decide(self, cluster: Cluster, node: rows.Target) -> list[DrainDecision]:
-        pods = (await cluster.list(PODS, field_selector=f"spec.nodeName={node.name}")).items
+    async def _decide(self, cluster: Cluster, node: rows.Target, patience: float) -> list[DrainDecision]:
+        pods = (await cluster.list(PODS, field_selector=f"spec.nodeName={node.name}", patience=patience)).items
         decisions = select(pods, self.options, await _existing_daemonsets(cluster, pods))
         return [self._guarded(decision) for decision in decisions]
 
@@ -172,9 +173,12 @@ class Drain:
         attempts = 0
         while decision.verdict == "evict":
             attempts += 1
-            answer = await context.evict(pod, expect="accepted", grace_period=self.grace_period)
+            answer = await context.evict(
+                pod, expect="accepted", grace_period=self.grace_period, deadline=deadline - self.retry_every
+            )
             result = taken(pod, answer, attempts, expect="accepted")
-            match next_move(answer.answer, was_terminating=terminating(pod)):
+            move = next_move(answer.answer, was_terminating=terminating(pod))
+            match "retry" if result.unknown else move:
                 case "done":
                     result.answer, result.expected, result.bitten = "gone", True, None
                     return result
@@ -194,21 +198,25 @@ class Drain:
 
     async def _await_gone(self, context: Context, pod: Object, result: TargetResult, deadline: float) -> TargetResult:
         name, namespace = meta(pod)["name"], meta(pod)["namespace"]
-        last = pod
+        last, blind = pod, None
         while True:
             try:
                 answer = await context.cluster.get(PODS, name, namespace)
             except Unreachable as error:
-                result.detail = str(error)
+                blind = str(error)
             else:
                 if gone(pod, answer):
                     result.bitten = result.answer == "accepted"
                     result.detail = None
                     return result
-                last = answer.body if answer.ok else last
+                last, blind = (answer.body, None) if answer.ok else (last, f"{answer.status} {answer.message}")
             if context.now + POLL > deadline:
                 break
             await anyio.sleep(POLL)
+        if blind is not None:
+            result.expected, result.unknown = False, True
+            result.detail = f"whether it is gone after {self.timeout:g} s is not known: {blind}"
+            return result
         left = leaving(last, context.cluster.clock.wall(context.now))
         why = f"held by finalizers {', '.join(left.finalizers)}" if left.finalizers else "its containers still run"
         if left.stopped and not left.finalizers:

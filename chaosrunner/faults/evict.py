@@ -106,4 +106,5 @@ def taken(pod: Object, answer: EvictionAnswer, attempts: int, *, expect: int | s
         pdbs=list(answer.pdbs or ()),
         detail=answer.message,
         self_inflicted=answer.self_inflicted,
+        unknown=answer.passing or answer.lost,
     )

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import anyio
 
 from chaosrunner.cluster.drain import gone
-from chaosrunner.cluster.resources import PODS, Object, meta, terminating
-from chaosrunner.faults.base import Context, FaultResult, TargetResult
+from chaosrunner.cluster.resources import Object, terminating
+from chaosrunner.cluster.session import ApiError
+from chaosrunner.faults.base import Context, FaultResult, TargetResult, verdict_of
 from chaosrunner.journal.undo import UndoResult
 
 
@@ -43,15 +44,17 @@ class TakesPods(ABC):
     async def verify(self, context: Context) -> FaultResult:
         """Whether each Pod whose removal was accepted is terminating or gone, and was not so before.
 
-        Raises Unreachable.
+        Raises Unreachable, and ApiError where the server does not say.
         """
         result = self._applied
         for pod, target in zip(self.pods, result.targets, strict=True):
             if target.answer == "already_terminating":
                 target.bitten, target.detail = False, "it was terminating before: this took nothing away"
             elif target.answer == "accepted":
-                answer = await context.cluster.get(PODS, meta(pod)["name"], meta(pod)["namespace"])
-                target.bitten = gone(pod, answer) or (answer.ok and terminating(answer.body))
+                answer = await context.look(pod)
+                if not answer.ok and not gone(pod, answer):
+                    raise ApiError(f"look at Pod {target.target.name}", answer)
+                target.bitten = gone(pod, answer) or terminating(answer.body)
                 if not target.bitten:
                     target.detail = "accepted, but the Pod is not terminating"
         unbitten = [target for target in result.targets if target.bitten is False]
@@ -71,7 +74,7 @@ class TakesPods(ABC):
         """Makes `result` failed if an answer is not the expected one, inconclusive if there only was none."""
         wrong = [target for target in result.targets if not target.expected]
         if wrong:
-            result.result = "inconclusive" if all(target.answer == "unreachable" for target in wrong) else "failed"
+            result.result = verdict_of(wrong)
             result.reason = "; ".join(
                 f"{t.target.name}: expected {self.expect}, got {t.answer}" + (f" ({t.detail})" if t.detail else "")
                 for t in wrong

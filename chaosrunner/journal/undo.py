@@ -9,8 +9,10 @@ import msgspec
 import structlog
 
 from chaosrunner.cluster.actions import change
+from chaosrunner.cluster.answers import settled
+from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Object
-from chaosrunner.cluster.session import JSON_PATCH, Answer, Cluster, Unreachable
+from chaosrunner.cluster.session import JSON_PATCH, Answer, ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
 from chaosrunner.journal import fields
 from chaosrunner.journal.journal import Entry, JournalLost, State
@@ -22,8 +24,11 @@ log = structlog.get_logger()
 ATTEMPTS = 3
 """How often an undo that fails is tried."""
 
-PAUSE = 1.0
-"""Seconds between two attempts."""
+PAUSE = 0.25
+"""Seconds before the second attempt; the pause doubles from one to the next."""
+
+LONGEST_PAUSE = 5.0
+"""Most seconds between two attempts."""
 
 CONFLICTS = 20
 """How often an object may change under our hands before an attempt counts as failed (a node's status does often)."""
@@ -87,8 +92,8 @@ async def send_patch(
 async def undo_all(cluster: Cluster, ledger: Ledger, emit: Emit, *, patience: float = 0.0) -> list[UndoResult]:
     """Undoes every open entry, newest first; one that fails does not keep the others from being tried.
 
-    A cluster that cannot be reached is asked again for `patience` seconds in all. Run it inside a shielded cancel
-    scope: an abort must not stop it half-way.
+    A cluster that is away, or not up to it, is asked again for `patience` seconds in all. Run it inside a shielded
+    cancel scope: an abort must not stop it half-way.
     """
     until = anyio.current_time() + patience
     return [await undo_entry(cluster, ledger, entry, emit, until=until) for entry in ledger.open()]
@@ -97,22 +102,28 @@ async def undo_all(cluster: Cluster, ledger: Ledger, emit: Emit, *, patience: fl
 async def undo_entry(cluster: Cluster, ledger: Ledger, entry: Entry, emit: Emit, *, until: float = 0.0) -> UndoResult:
     """Undoes one entry and marks it. Doing it twice changes nothing the second time.
 
-    `until` (of `anyio.current_time`): how long an unreachable cluster does not count as a failed attempt.
+    `until` (of `anyio.current_time`): how long a cluster that is away, or answers by an error that goes by itself
+    (`Cluster.passing`), does not count as a failed attempt.
     """
     decision = fields.Decision(state="undo_failed", detail="not tried")
-    failures = 0
+    failures, backoff = 0, Backoff(PAUSE, LONGEST_PAUSE)
     while failures < ATTEMPTS:
+        away, asked = True, None
         try:
             decision = await _try(cluster, entry, ledger.state(entry), emit)
         except (Unreachable, UserError) as error:
             decision = fields.Decision(state="undo_failed", detail=f"the cluster cannot be reached: {error}")
-            failures += anyio.current_time() >= until
+        except ApiError as error:
+            said = f"HTTP {error.answer.status} {error.answer.message}".strip()
+            decision = fields.Decision(state="undo_failed", detail=said)
+            away, asked = cluster.passing(error.answer), error.answer.retry_after
         else:
-            failures += 1
+            away = False
         if decision.state != "undo_failed":
             break
+        failures += not away or anyio.current_time() >= until
         if failures < ATTEMPTS:
-            await anyio.sleep(PAUSE)
+            await anyio.sleep(backoff.next(asked))
     await mark(ledger, entry, decision.state, decision.detail)
     failed = decision.state == "undo_failed"
     log.log(40 if failed else 20, "undo", target=entry.target.name, state=decision.state, detail=decision.detail)
@@ -146,12 +157,13 @@ def result(
 
 
 async def _try(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fields.Decision:
+    """Raises Unreachable, and ApiError where the server refuses."""
     for _ in range(CONFLICTS):
         answer = await cluster.request("GET", entry.resource)
         if answer.status == 404:
             return fields.Decision(state="already_undone", detail="undone_by_removal: the object is gone")
         if answer.status != 200:
-            return _failed(answer)
+            raise ApiError("read", answer)
         decision = fields.undo(answer.body, entry, state)
         if not decision.operations:
             if decision.state == "not_applied" and not await _fenced(cluster, entry, answer.body, emit):
@@ -161,38 +173,41 @@ async def _try(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fiel
         if answer.status == 200:
             return await _verified(cluster, entry, decision)
         if answer.status not in (409, 422):  # the object changed since it was read: read it again
-            return _failed(answer)
+            raise ApiError("put back", answer)
     return fields.Decision(state="undo_failed", detail=f"the object changed {CONFLICTS} times between read and patch")
 
 
 async def _fenced(cluster: Cluster, entry: Entry, obj: Object, emit: Emit) -> bool:
     """Makes sure that a call of ours whose answer never came is not carried out after all; False if the object
-    changed meanwhile. Raises Unreachable."""
+    changed meanwhile. Raises Unreachable, and ApiError where the server is not up to it."""
     operations, fenced = fields.fence(obj, entry), False
     for _ in range(CONFLICTS):
         if not operations:
             break
         answer = await send_patch(cluster, emit, entry, operations, "fence", undo=True)
-        if answer.status in (409, 422) and fenced:
+        if answer.status in (409, 422):
+            if not fenced:
+                return False
             answer = await cluster.request("GET", entry.resource)
-        elif not answer.ok:
+        if cluster.passing(answer) or not settled(answer.status, answer.body):
+            raise ApiError("fence", answer)
+        if not answer.ok:
             # Without the right to change the object nothing of ours can be on its way either.
-            return answer.status not in (409, 422)
+            break
         fenced = True
-        operations = fields.unfence(answer.body) if answer.ok else []
+        operations = fields.unfence(answer.body)
     return True
 
 
 async def _verified(cluster: Cluster, entry: Entry, decision: fields.Decision) -> fields.Decision:
     """The undo as seen from outside: the annotation is gone and no field has our value any more."""
-    answer = await cluster.request("GET", entry.resource)
+    try:
+        answer = await cluster.request("GET", entry.resource)
+    except Unreachable:
+        return decision  # the patch was accepted
     if answer.status != 200:
         return decision
     note = fields.note_of(answer.body)
     if note is not None and note.entry == entry.entry:
         return fields.Decision(state="undo_failed", detail="the patch was accepted, but the object is as it was")
     return decision
-
-
-def _failed(answer: Answer) -> fields.Decision:
-    return fields.Decision(state="undo_failed", detail=f"HTTP {answer.status} {answer.message}".strip())

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chaosrunner.observers import endpoints, events, nodes, pdbs, pods
-from chaosrunner.observers.observe import AlertScope, ObserveScope, observe
+from chaosrunner.observers.observe import AlertScope, LastLook, ObserveScope, observe
 from chaosrunner.timeline import rows
 
-__all__ = ["CONVERTERS", "AlertScope", "ObserveScope", "observe", "to_row"]
+__all__ = ["CONVERTERS", "AlertScope", "LastLook", "ObserveScope", "observe", "to_row"]
 
 CONVERTERS: Mapping[str, Callable[..., rows.Pod | rows.EndpointSlice | rows.Node | rows.Pdb | rows.Event]] = {
     "Pod": pods.to_row,

@@ -48,7 +48,17 @@ class ObserveScope:
     timing: Timing = field(default_factory=Timing)
 
 
-async def observe(cluster: Cluster, scope: ObserveScope, emit: Emit, *, ready: anyio.Event) -> None:
+@dataclass(frozen=True, slots=True)
+class LastLook:
+    """Before a recording ends: set `wanted`; `done` is set when every watch has told all that there is."""
+
+    wanted: anyio.Event = field(default_factory=anyio.Event)
+    done: anyio.Event = field(default_factory=anyio.Event)
+
+
+async def observe(
+    cluster: Cluster, scope: ObserveScope, emit: Emit, *, ready: anyio.Event, last_look: LastLook | None = None
+) -> None:
     """Watch until cancelled. Sets `ready` when every first list has come, or an answer that says that it will not
     (a `forbidden` row). Trouble with the cluster becomes rows and never an exception."""
     session = _Session(cluster, scope, emit)
@@ -75,6 +85,12 @@ async def observe(cluster: Cluster, scope: ObserveScope, emit: Emit, *, ready: a
         for watcher in watchers:
             await watcher.answered.wait()
         ready.set()
+        if last_look is not None:
+            await last_look.wanted.wait()
+            async with anyio.create_task_group() as looks:
+                for watcher in watchers:
+                    looks.start_soon(watcher.confirm)
+            last_look.done.set()
 
 
 class _Session:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from chaosrunner.analysis import Facts
+from chaosrunner.analysis import Facts, Live
 from chaosrunner.cli import main
 from chaosrunner.cluster import ClusterConfig
 from chaosrunner.engine import Options, run_drill
@@ -70,6 +70,8 @@ class Ran:
     facts: Facts
     folder: Path
     rows: list[rows.Row]
+    live: Facts
+    """From the folds that were fed while the run lasted."""
 
     def of(self, kind: type[Some]) -> list[Some]:
         return [row for row in self.rows if isinstance(row, kind)]
@@ -110,7 +112,13 @@ def run(
             failed.append(error)
             raise
 
-    wanted = replace(Options(timelines=timelines, signals=False, follow=lambda _folder, _live: hear), **options)
+    kept: list[Live] = []
+
+    def follow(_: Path, live: Live) -> rows.Emit:
+        kept.append(live)
+        return hear
+
+    wanted = replace(Options(timelines=timelines, signals=False, follow=follow), **options)
 
     async def both() -> Ran:
         async with anyio.create_task_group() as group:
@@ -120,7 +128,7 @@ def run(
             group.cancel_scope.cancel()
         assert not failed
         recording = Recording.open(finished.folder)
-        return Ran(finished.facts, finished.folder, list(recording.rows()))
+        return Ran(finished.facts, finished.folder, list(recording.rows()), kept[0].facts())
 
     return anyio.run(both)
 

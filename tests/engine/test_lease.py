@@ -86,6 +86,7 @@ def test_no_fault_starts_while_the_lease_cannot_be_confirmed(
 ) -> None:
     """Its renewals hang, so nobody has said that it is lost: it is as good as not held all the same."""
     monkeypatch.setattr(prepare, "Lease", partial(Lease, duration=0.6))
+    monkeypatch.setattr("chaosrunner.engine.run.PATIENCE", 1.0)
     drill = drills.write(tmp_path, lab, [BASELINE, hold(1), CORDON])
     before = lab.nodes()
 

@@ -177,6 +177,7 @@ def test_an_undo_that_is_refused_is_told_with_the_command_that_does_it(
     # chaos-mesh/chaos-mesh#1884: an undo that failed three times was not told apart from a failed check.
     monkeypatch.setattr("chaosrunner.journal.undo.PAUSE", 0.1)
     monkeypatch.setattr("chaosrunner.engine.run.UNDO_PATIENCE", 0.3)
+    monkeypatch.setattr("chaosrunner.engine.run.PATIENCE", 0.3)
     drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(0.2)])
 
     def on_row(row: rows.Row) -> None:
