@@ -8,7 +8,9 @@ from chaosrunner.analysis.analyse import Source, analyse
 from chaosrunner.analysis.context import AnalysisContext, CheckContext, KnownPod, ProbeContext, Slo
 from chaosrunner.analysis.facts import Facts
 from chaosrunner.analysis.live import Live
+from chaosrunner.analysis.reading import Reading, transitions
 from chaosrunner.analysis.scope import MetricScope
+from chaosrunner.analysis.transitions import Transition
 
 __all__ = [
     "AnalysisContext",
@@ -18,7 +20,10 @@ __all__ = [
     "Live",
     "MetricScope",
     "ProbeContext",
+    "Reading",
     "Slo",
     "Source",
+    "Transition",
     "analyse",
+    "transitions",
 ]

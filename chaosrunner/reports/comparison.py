@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from chaosrunner.analysis.comparison import Aligned, CheckPair, Comparison, RunInfo, SharePair
@@ -318,24 +317,23 @@ def _with_row(text: str, rows: Sequence[int], width: int) -> str:
 
 
 def _order(comparison: Comparison) -> Section:
-    """Inversions by the transition that is in most of them, so that one that moved is told once."""
+    """Inversions, those of the same transitions together: who changed places with whom."""
     section = Section("Order")
-    left = list(comparison.inversions)
     shown = _Titles(line.role for line in comparison.timeline)
-
+    left = {(item.earlier, item.later) for item in comparison.inversions}
+    order = list(dict.fromkeys((line.role, line.what) for line in comparison.timeline))
     while left:
-        counts = Counter(key for item in left for key in (item.earlier, item.later))
-        moved = counts.most_common(1)[0][0]
-        mine = [item for item in left if moved in (item.earlier, item.later)]
-        left = [item for item in left if item not in mine]
-        for others, in_a, in_b in (
-            ([item.later for item in mine if item.earlier == moved], "before", "after"),
-            ([item.earlier for item in mine if item.later == moved], "after", "before"),
-        ):
-            if others:
-                name = f"{shown.of(moved[0])}: {moved[1]}"
-                section.line(f"{name}, in A {in_a}, in B {in_b}:", "warn")
-                section.line(f"  {_listed(others, shown)}")
+        later = {key: frozenset(last for first, last in left if first == key) for key in order}
+        earlier = {key: frozenset(first for first, last in left if last == key) for key in order}
+        partners, words = max(
+            ((later, ("before", "after")), (earlier, ("after", "before"))),
+            key=lambda side: max(map(len, side[0].values())),
+        )
+        others = max(partners.values(), key=len)
+        moved = [key for key in order if partners[key] == others]
+        section.line(f"{_listed(moved, shown)}: in A {words[0]}, in B {words[1]}", "warn")
+        section.line(f"  {_listed([key for key in order if key in others], shown)}")
+        left -= {pair for key in moved for other in others for pair in ((key, other), (other, key))}
     return section
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ CONVERTERS: dict[str, Callable[..., Row]] = {
 }
 
 
-def number(found: list[Row]) -> list[Row]:
+def number(found: Iterable[Row]) -> list[Row]:
     """Orders rows by time and gives them their ids."""
     ordered = sorted(found, key=lambda row: row.at)
     for index, row in enumerate(ordered, start=1):

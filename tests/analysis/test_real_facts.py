@@ -5,6 +5,7 @@ The recording has no requests; those here are ours, at the times and on the Pods
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -214,7 +215,7 @@ def test_heartbeats_are_no_news() -> None:
     assert (len(every), len(kept)) == (176, 20)
 
     # A recording that has them all shows the same news, but for the first row of each node.
-    def news(found: list[Row]) -> list[tuple[str, str | None, bool]]:
+    def news(found: Sequence[Row]) -> list[tuple[str, str | None, bool]]:
         follower = News()
         return [
             (row.name, row.ready, row.unschedulable)

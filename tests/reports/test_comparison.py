@@ -1,0 +1,119 @@
+"""The comparison as people read it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from chaosrunner.analysis.comparison import Comparison, compare
+from chaosrunner.analysis.reading import Reading
+from chaosrunner.reports import markdown, render
+from chaosrunner.reports.comparison import headline, sections
+from tests.analysis.sides import of_kubernetes, of_real_drill, of_reference, reading
+from tests.analysis.tape import Tape, time
+from tests.analysis.test_comparison import story
+
+
+def written(a: Reading, b: Reading, width: int = 80) -> str:
+    found = compare(a, b)
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+    render(console, headline(found), sections(found, a.facts, b.facts))
+    return stream.getvalue()
+
+
+def section(text: str, title: str) -> list[str]:
+    """Lines of one section, without its title."""
+    return text.partition(f"\n{title}")[2].partition("\n\n")[0].splitlines()[1:]
+
+
+def test_a_recording_beside_itself_says_so_in_one_line() -> None:
+    text = written(of_reference(), of_reference())
+    assert text.startswith("SAME: both failed; the same outcomes in each phase; the same transitions\n")
+    assert section(text, "Differences in what was run") == [
+        "  none: the same drill, playbook, parameters, versions and Pods"
+    ]
+    assert "only A" not in text
+    assert "\nOrder" not in text
+    assert "chance" not in text
+
+
+def test_what_differs_is_said_first() -> None:
+    text = written(reading(story().rows), reading(story(lost=0, leaves=3.5).rows), 120)
+    first = text.splitlines()[0]
+    assert first.startswith("DIFFERENT: both passed; other outcomes in baseline; 2 transitions of one side only")
+    outcomes = section(text, "Outcomes by phase")
+    assert [line.split() for line in outcomes if "aborted" in line] == [["aborted", "2", "–", "only", "A"]]
+    (loss,) = [line for line in section(text, "Shares") if "lost on the victim" in line]
+    assert "100 % (34.2…100)" in loss
+    assert loss.endswith("beyond chance")
+    timeline = section(text, "Timelines")
+    (gone,) = [line for line in timeline if line.startswith("  victim: gone")]
+    assert (gone.split()[2], gone.split()[4], gone.split()[6]) == ("+1.500", "+3.500", "+2.000")
+    alone = [line.split()[-2:] for line in timeline if "aborted" in line]
+    assert alone == [["only", "A"], ["only", "A"]]
+
+
+def turned() -> tuple[Reading, Reading]:
+    def tape(ready: float, gone: float) -> Reading:
+        made = Tape()
+        made.pod(0.1, "a", "LISTED", ready=True)
+        made.evict(10.0, "a")
+        made.pod(10.1, "a", ready=True, deletion_time=time(40), deletion_grace=30.0)
+        made.pod(10.2, "b", "ADDED", phase="Pending", created_time=time(10))
+        made.pod(10.0 + ready, "b", ready=True)
+        made.pod(10.0 + gone, "a", "DELETED", ready=False, deletion_time=time(40), deletion_grace=30.0)
+        made.end(30.0)
+        return reading(made.rows)
+
+    return tape(3.0, 6.0), tape(6.0, 3.0)
+
+
+def test_an_order_that_is_turned_is_told_once() -> None:
+    lines = section(written(*turned(), 120), "Order")
+    assert lines == [
+        "  victim: not Ready, gone: in A after, in B before",
+        "    replacement: scheduled, initialized, Ready",
+    ]
+
+
+def test_roles_have_numbers_only_where_there_are_several() -> None:
+    made = Tape()
+    for name in ("x", "y"):
+        made.pod(0.1, name, "LISTED", ready=True)
+    for at, name in ((10.0, "x"), (11.0, "y")):
+        made.evict(at, name)
+        made.pod(at + 0.1, name, "DELETED", ready=False, deletion_time=time(at + 30), deletion_grace=30.0)
+    made.pod(12.0, "z", "ADDED", ready=False, created_time=time(12))
+    made.end(30.0)
+    found = reading(made.rows)
+    lines = [line.split(":")[0].strip() for line in section(written(found, found), "Timelines")[1:]]
+    assert {"victim 1", "victim 2", "fault 1", "fault 2", "replacement"} <= set(lines)
+    assert "victim" not in lines
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_fits_its_terminal(width: int) -> None:
+    sides = [of_reference(), of_real_drill(), of_kubernetes(begin=6.29), reading(story().rows), *turned()]
+    for a, b in zip(sides, [*sides[1:], sides[0]], strict=True):
+        text = written(a, b, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_without_a_fault_it_says_from_where_times_count() -> None:
+    text = written(of_kubernetes(begin=200.0, until=12.0), of_reference())
+    assert "no fault was sent in A: times are from the start of the recording" in text
+
+
+def test_as_markdown() -> None:
+    a, b = of_reference(), of_real_drill()
+    found: Comparison = compare(a, b)
+    text = markdown("a and b", headline(found), sections(found, a.facts, b.facts))
+    assert text.startswith("# a and b\n\n**DIFFERENT: ")
+    tables = [block for block in text.split("\n\n") if block.startswith("| ")]
+    assert len(tables) >= 8
+    for table in tables:
+        assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
