@@ -46,6 +46,7 @@ _ENVIRONMENT = [
     "PYTHONDONTWRITEBYTECODE=1",
 ]
 _TOOLS = ("sh", "sleep", "cat", "kill")
+_COMMAND = "/usr/local/bin/chaosrunner"
 
 _PACKAGE = Path(chaosrunner.__file__).parent
 _WORKLOAD = ("__init__.py", "errors.py", "lab/__init__.py", "lab/workload/**/*.py")
@@ -99,7 +100,7 @@ def workload() -> Image:
 
 
 def runner() -> Image:
-    """Python, chaosrunner and all that it needs, with the command `chaosrunner`. Shares its base with `workload`.
+    """Python, chaosrunner and all that it needs, with the entry point `chaosrunner`. Shares its base with `workload`.
 
     Raises `UserError` where chaosrunner or something that it needs was not installed as a package.
     """
@@ -115,10 +116,11 @@ def runner() -> Image:
         for path in base.entries.keys() & packages.entries.keys():
             del packages.entries[path]
         command = "#!/usr/local/bin/python3\nimport sys\n\nfrom chaosrunner.cli import main\n\nsys.exit(main())\n"
-        own.add("/usr/local/bin/chaosrunner", File(command.encode(), 0o755))
+        own.add(_COMMAND, File(command.encode(), 0o755))
         return [base, packages, own]
 
-    return _cached("runner", {}, [*_base_parts(), *_versions(needed), _digest(code)], contents)
+    parts = [*_base_parts(), *_versions(needed), _digest(code)]
+    return _cached("runner", {"Entrypoint": [_COMMAND]}, parts, contents)
 
 
 def _of_program(name: str, program: Path) -> Image:
