@@ -10,7 +10,15 @@ from chaosrunner.lab.embedded.access import Account
 from chaosrunner.lab.embedded.errors import ApiError
 from chaosrunner.lab.embedded.eviction import evict
 from chaosrunner.lab.embedded.patch import json_patch, merge_patch, strategic_merge
-from chaosrunner.lab.embedded.requests import ListOptions, Target, continue_token, decode, is_dry_run, read_object
+from chaosrunner.lab.embedded.requests import (
+    ListOptions,
+    Target,
+    continue_token,
+    decode,
+    is_dry_run,
+    number,
+    read_object,
+)
 from chaosrunner.lab.embedded.selectors import Selector
 from chaosrunner.lab.embedded.store import Store, clone
 from chaosrunner.lab.objects import Json
@@ -213,8 +221,10 @@ def delete_collection(
 
 def _delete_options(body: bytes, content_type: str, query: Mapping[str, str]) -> Json:
     options = read_object(body, content_type) if body else {}
-    if "gracePeriodSeconds" in query:
-        options["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+    if options.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise errors.bad_request(f'no kind "{options["kind"]}" is registered for the options of a delete')
+    if query.get("gracePeriodSeconds"):
+        options["gracePeriodSeconds"] = number(query, "gracePeriodSeconds")
     if "propagationPolicy" in query:
         options["propagationPolicy"] = query["propagationPolicy"]
     return options
