@@ -22,6 +22,8 @@ from tests.analysis.tape import codes, live, replay
 
 ANCHOR = 1795969129.065
 
+SETTINGS = AnalysisContext(anchor=ANCHOR, service="chat", selector=parse_selector("app=chat"))
+
 KILLED = "chat-df8ff699f-mkdnf"
 KILLED_AT = 36.933
 FORCED = "chat-df8ff699f-q5lxx"
@@ -57,9 +59,8 @@ def test_a_failed_precondition_holds_the_budget_for_two_minutes() -> None:
     until = 13.39  # then somebody deleted the budget
     kept = [row for row in kubernetes() if row.at < until]
     kept.append(rows.Run(at=until, event="ended"))
-    settings = AnalysisContext(anchor=ANCHOR, service="chat", selector=parse_selector("app=chat"))
     ordered = number(kept)
-    found = replay(ordered, settings)
+    found = replay(ordered, SETTINGS)
     held = only(found, "budget_held_by_our_eviction")
     failed = next(item for item in found.evictions if item.answer == "precondition_failed")
     assert failed.answered is not None
@@ -96,8 +97,7 @@ def test_a_budget_that_was_let_go_is_not_held_any_longer() -> None:
 
 def test_a_failed_precondition_without_a_row_of_the_budget_is_a_may_be() -> None:
     kept = [row for row in kubernetes(until=13.39) if not isinstance(row, rows.Pdb)]
-    settings = AnalysisContext(anchor=ANCHOR, service="chat", selector=parse_selector("app=chat"))
-    held = only(replay(number(kept), settings), "budget_held_by_our_eviction")
+    held = only(replay(number(kept), SETTINGS), "budget_held_by_our_eviction")
     assert "may be held" in held.text
 
 
@@ -183,11 +183,16 @@ def test_the_pods_of_a_cut_node_are_not_gone() -> None:
 
 def test_a_node_that_stays_cut_is_told_to_the_end() -> None:
     kept = [row for row in kubernetes(until=85.0) if not isinstance(row, rows.Action)]
-    settings = AnalysisContext(anchor=ANCHOR, service="chat", selector=parse_selector("app=chat"))
-    node = only(replay(number(kept), settings), "node_unreachable")
+    node = only(replay(number(kept), SETTINGS), "node_unreachable")
     assert "from 76.1 s to the end of the recording" in node.text
     assert "their processes may have run on" in node.text
     assert "Ready again" not in node.text
+
+
+def test_a_node_that_was_lost_before_is_said_to_have_been_so() -> None:
+    kept = [row for row in kubernetes() if not isinstance(row, rows.Node) or row.name != "node2" or row.at > 76.0]
+    node = only(replay(number(kept), SETTINGS), "node_unreachable")
+    assert "not heard of from before it was first seen to 89.2 s" in node.text
 
 
 def test_a_healed_pod_replaces_nobody() -> None:
@@ -199,8 +204,7 @@ def test_a_healed_pod_replaces_nobody() -> None:
         rows.Action(at=75.01, event="answered", answer="accepted", status=201, ok=True, **call),
     ]
     kept = [row for row in kubernetes(until=92.6) if not isinstance(row, rows.Action)]
-    settings = AnalysisContext(anchor=ANCHOR, service="chat", selector=parse_selector("app=chat"))
-    found = replay(number([*kept, *fault]), settings)
+    found = replay(number([*kept, *fault]), SETTINGS)
     assert found.replacements == []
     assert found.recovery.missing == [KILLED]
 
@@ -224,9 +228,8 @@ def test_heartbeats_are_no_news() -> None:
         ]
 
     assert news([row for row in every if isinstance(row, rows.Node)])[3:] == news(kept)
-    settings = AnalysisContext(anchor=ANCHOR, service="chat", selector=parse_selector("app=chat"))
     whole = [row for row in kubernetes() if not isinstance(row, rows.Node)]
-    outage = only(replay(number([*whole, *every]), settings), "node_unreachable")
+    outage = only(replay(number([*whole, *every]), SETTINGS), "node_unreachable")
     assert outage.text == only(read(), "node_unreachable").text
 
 
@@ -260,7 +263,29 @@ def test_a_prestop_hook_beyond_the_grace_period() -> None:
 
 
 def test_without_events_the_cause_of_a_kill_at_the_deadline_is_left_open() -> None:
+    pod = "slow-d6dc9cbff-4hkpt"
     kept = [row for row in kubernetes() if not isinstance(row, rows.Event)]
-    settings = AnalysisContext(anchor=ANCHOR, service="chat", selector=parse_selector("app=slow"))
-    exceeded = only(replay(number(kept), settings), "grace_exceeded", "slow-d6dc9cbff-4hkpt")
-    assert "no Event says that a preStop hook failed" in exceeded.text
+    exceeded = only(replay(number(kept), SETTINGS), "grace_exceeded", pod)
+    assert "no Event tells whether its preStop hook or what follows SIGTERM took the time" in exceeded.text
+    # With Events, and none about a hook, it was what followed SIGTERM.
+    kept = [row for row in kubernetes() if not isinstance(row, rows.Event) or row.reason != "FailedPreStopHook"]
+    exceeded = only(replay(number(kept), SETTINGS), "grace_exceeded", pod)
+    assert "what was left after SIGTERM was too short" in exceeded.text
+
+
+def test_a_prestop_hook_that_fails_early_is_another_matter() -> None:
+    # The eviction at 6.292 with a hook that fails at once: the Pod ended with exit 0 long before its deadline.
+    victim = next(row for row in kubernetes() if isinstance(row, rows.Action) and row.answer == "accepted").target
+    event = rows.Event(
+        at=6.4, seen="ADDED", name="e", uid="e", version="e1", namespace="demo", reason="FailedPreStopHook",
+        type="Warning", object_kind="Pod", object_name=victim.name, object_uid=victim.uid, component="kubelet",
+        host="node3", last_time="2026-11-29T16:18:55Z",
+    )  # fmt: skip
+    found = read(event, begin=6.28, end=6.4)
+    failed = only(found, "prestop_failed")
+    assert (
+        f"the preStop hook of {victim.name} failed 0.1 s after the deletion, long before its grace period"
+        in failed.text
+    )
+    assert event.id in failed.evidence
+    assert "grace_exceeded" not in {item.code for item in found.findings if victim.name in item.text}

@@ -150,8 +150,10 @@ def _killed(
         cause = "its preStop hook had not ended by then (FailedPreStopHook)"
     elif hooks:
         cause = "its preStop hook failed too; whether before the end or by it is not known"
+    elif picture.observations.events.of(pod.uid, "Killing"):  # so its Events are seen
+        cause = "no preStop hook failed: what was left after SIGTERM was too short for it"
     else:
-        cause = "no Event says that a preStop hook failed; it had not ended after SIGTERM"
+        cause = "no Event tells whether its preStop hook or what follows SIGTERM took the time"
     text = f"{pod.name} exceeded its grace period of {grace:g} s: {when}; {cause}{streams}"
     advice = "set terminationGracePeriodSeconds above preStop + drain"
     return finding("grace_exceeded", "warning", text, rows, advice)

@@ -27,7 +27,9 @@ class _Tale(NamedTuple):
 def _outage(picture: Picture, outage: NodeOutage) -> Finding:
     end = picture.now if outage.end is None else outage.end
     since = f"{outage.begin:.1f} s"
-    if outage.low < outage.begin:
+    if outage.low == float("-inf"):
+        since = "before it was first seen"
+    elif outage.low < outage.begin:
         since = f"between {outage.low:.1f} and {outage.begin:.1f} s"
     until = "to the end of the recording" if outage.end is None else f"to {outage.end:.1f} s"
     state = f"Ready={outage.ready}" + (f", {outage.reason}" if outage.reason else "")

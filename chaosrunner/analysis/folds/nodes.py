@@ -11,7 +11,8 @@ from chaosrunner.timeline.rows import Node
 
 @dataclass
 class NodeOutage:
-    """A node was not Ready from `begin` on: known by its arrival, in [low, begin] where a gap hides the instant."""
+    """A node was not Ready from `begin` on: known by its arrival; in [low, begin] where a gap hides the instant, -inf
+    where it was so in the first row."""
 
     node: str
     begin: float
@@ -53,7 +54,7 @@ class Nodes:
         if row.heartbeat_time is not None:
             known = self._clocks.interval(row.heartbeat_time, "kubelet", row.name)
             heartbeat = Interval(min(known.low, row.at), min(known.high, row.at))
-        low = self._watches.begin_of(row.gap, row.at) if before is not None else 0.0
+        low = self._watches.begin_of(row.gap, row.at) if before is not None else float("-inf")
         assert row.ready is not None
         outage = NodeOutage(row.name, row.at, low, row.ready, reason, heartbeat, [row.id])
         self._open[row.name] = outage
