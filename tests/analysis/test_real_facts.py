@@ -18,7 +18,7 @@ from chaosrunner.reports.lines import News
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Row
 from tests.analysis.captures import CONVERTERS, DATA, kubernetes, number
-from tests.analysis.tape import codes, live, replay
+from tests.analysis.tape import Tape, codes, facts, live, replay, time
 
 ANCHOR = 1795969129.065
 
@@ -93,6 +93,18 @@ def test_a_budget_that_was_let_go_is_not_held_any_longer() -> None:
     again = read(*more)
     assert not next(item for item in again.evictions if item.at == 20.0).self_inflicted
     assert "blocked_by_budget" in codes(again)
+
+
+def test_a_budget_that_a_later_eviction_charged_was_not_held_by_the_failed_one() -> None:
+    tape = Tape()
+    tape.pod(0.0, "a", "LISTED", ready=True)
+    budget: dict[str, Any] = {"name": "chat", "uid": "u", "namespace": "demo", "selector": {}, "allowed": 1}
+    tape.add(rows.Pdb(at=0.0, seen="LISTED", version="1", **budget))
+    tape.evict(10.0, "a", "precondition_failed")
+    tape.evict(11.0, "a")
+    tape.add(rows.Pdb(at=11.02, seen="MODIFIED", version="2", disrupted_times={"a": time(11)}, **budget))
+    tape.end(20.0)
+    assert "may be held" in only(facts(tape), "budget_held_by_our_eviction").text
 
 
 def test_a_failed_precondition_without_a_row_of_the_budget_is_a_may_be() -> None:

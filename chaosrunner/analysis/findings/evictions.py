@@ -72,7 +72,10 @@ def _held(picture: Picture, call: Call) -> Finding:
     answered = (call.answered or call.sent).at
     until = answered + BUDGET_HELD
     pdbs = ", ".join(sorted(call.pdbs)) or "its budget"
-    hold = picture.observations.budgets.hold(name, call.at, until)
+    calls = picture.observations.actions.calls
+    # From another eviction of this Pod on, it is that one that charges.
+    again = min((c.at for c in calls if c.at > call.at and c.sent.target.name == name and c.disrupts), default=until)
+    hold = picture.observations.budgets.hold(name, call.at, min(until, again))
     rows, failed = list(call.rows), f"the eviction of {name} failed its precondition"
     if hold is None:
         text = (
