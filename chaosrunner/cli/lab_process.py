@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -25,10 +26,8 @@ from chaosrunner.errors import Refused, UserError
 from chaosrunner.playbook import BoundDrill
 
 START_LIMIT = 120.0
-"""Longest start of an embedded lab, seconds, beyond the start-up time of its replicas."""
-
-REAL_START_LIMIT = 300.0
-"""The same of a real one."""
+"""Longest start of an embedded lab, seconds, beyond the start-up time of its replicas. A real one, which may have to
+be built first, knows by itself when to give up."""
 
 STOP_LIMIT = 20.0
 """Longest orderly stop of a lab, seconds; then it is killed, and its children die with it."""
@@ -67,6 +66,8 @@ class Ready(msgspec.Struct):
     prometheus: str | None = None
     control: str | None = None
     pod_header: str | None = None
+    service: str | None = None
+    """URL of the model's own Service, past the gateway; a real lab has one."""
     network: str | None = None
     """Network namespace in which all its addresses are; None where they are the machine's own."""
 
@@ -111,8 +112,7 @@ async def on_real_lab(spec: dict[str, Any], state: Path, progress: Tell) -> Asyn
         made = Path(folder)
         told = real_lab.Said(made / "lab.stderr", progress)
         command = real_lab.command("serve", state, "--spec", _written(spec, made))
-        patience = REAL_START_LIMIT + float(spec.get("startup") or 0)
-        async with _serving(command, told, patience, REAL_STOP_LIMIT, partial(_pass_on, told)) as ready:
+        async with _serving(command, told, math.inf, REAL_STOP_LIMIT, partial(_pass_on, told)) as ready:
             yield ready
 
 

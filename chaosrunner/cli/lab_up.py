@@ -57,10 +57,10 @@ def _up_real(spec: dict[str, Any], state: Path, output: str) -> None:
         file.flush()
         nodes = str(spec["nodes"])
         told = real_lab.call("up", state, "--nodes", nodes, "--spec", file.name, tell=partial(click.echo, err=True))
-    lab = labs.chosen("real", state)
     if output == "json":
         print_json_line(told)
         return
+    lab = labs.real(told)
     where = labs.option(lab)
     namespace = f" -n {lab.namespace}" if lab.namespace else ""
     click.echo(f"chaosrunner lab exec{where} -- kubectl get pods{namespace} -o wide")

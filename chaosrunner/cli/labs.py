@@ -85,9 +85,14 @@ def option(lab: Lab) -> str:
 # --- the real one: its state folder tells -------------------------------------------------------------------
 
 
+def real(told: dict[str, Any]) -> Lab:
+    """What the real lab's program told of it."""
+    return msgspec.convert(told | {"kind": "real"}, Lab)
+
+
 def _real(state: Path) -> list[Lab]:
     told = real_lab.status(state)
-    return [msgspec.convert(told | {"kind": "real"}, Lab)] if told else []
+    return [real(told)] if told else []
 
 
 # --- embedded ones: each is noted by who keeps it -----------------------------------------------------------
@@ -100,16 +105,18 @@ def _folder() -> Path:
 
 @contextmanager
 def noted(lab: Lab) -> Iterator[None]:
-    """Lets other commands find the lab for the length of the block. Raises UserError where no note can be written."""
+    """Lets other commands find the lab for the length of the block, where a note can be written."""
     note = _folder() / f"{os.getpid()}.json"
+    draft = note.with_suffix(".new")
     try:
         note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = note.with_suffix(".new")
-        draft.touch(mode=0o600)  # the addresses in it hold the administrator's token
+        draft.touch(mode=0o600)  # the folder that it names holds the administrator's token
         draft.write_bytes(msgspec.json.encode(lab))
         draft.replace(note)
     except OSError as error:
-        raise UserError(f"{note}: {error.strerror}; set XDG_STATE_HOME to a folder that can be written") from error
+        click.echo(f"other commands will not find this lab: {note}: {error.strerror}", err=True)
+        yield
+        return
     try:
         yield
     finally:

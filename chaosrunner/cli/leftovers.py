@@ -21,7 +21,8 @@ WORDS = {"cordon": "cordoned", "uncordon": "uncordoned"}
 
 
 def journals(root: Path) -> list[Path]:
-    """Journals below `root`, oldest run first, but for those of rehearsals: what they changed ended with their lab."""
+    """Journals below `root`, oldest run first, but for those of rehearsals: what they changed ended with their lab, or
+    is put back by the next rehearsal on it, by what the nodes themselves tell."""
     return [path for path in find_journals(root) if not _rehearsed(path.parent)]
 
 

@@ -63,6 +63,12 @@ def test_a_lab_is_noted_for_as_long_as_it_is_kept(home: Path) -> None:
     assert labs.standing() == []
 
 
+def test_a_lab_is_kept_where_no_note_can_be_written(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "chaosrunner").write_text("in the way")
+    with labs.noted(Lab(kind="embedded", state="/s", kubeconfig="k", context="lab", process=HERE)):
+        assert capsys.readouterr().err.startswith("other commands will not find this lab: ")
+
+
 def test_which_lab_is_meant(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UserError, match=r"^no lab stands; start one with: chaosrunner lab up --real or chaosrunner lab"
