@@ -69,7 +69,7 @@ def _sources(manifest: Manifest) -> dict[str, str]:
 
 
 def _settings(manifest: Manifest) -> Iterator[tuple[str, Value]]:
-    """Everything that a manifest tells about what was run, flat."""
+    """What a manifest tells about what was run, flat; checks are compared with their results."""
     yield "drill", manifest.drill
     yield "playbook", manifest.playbook
     yield "lab", manifest.lab
@@ -88,9 +88,7 @@ def _settings(manifest: Manifest) -> Iterator[tuple[str, Value]]:
             yield f"probe {probe.name}.{name}", getattr(probe, name)
         yield from _flat(f"probe {probe.name}.slo", probe.slo)
         yield f"probe {probe.name}.shapes", " ".join(filter(None, probe.shapes)) or None
-    yield "steps", ", ".join(step.step for step in manifest.steps)
-    for check in manifest.checks:
-        yield f"check {check.expression}", True
+    yield "steps", ", ".join(step.step for step in manifest.steps) or None
 
 
 def _pod(spec: dict[str, Any]) -> Iterator[tuple[str, Value]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from chaosrunner.analysis.comparison import Aligned, CheckPair, Comparison, RunInfo, SharePair
+from chaosrunner.analysis.comparison import Aligned, CheckPair, Comparison, LatencyPair, RunInfo, SharePair
 from chaosrunner.analysis.facts import ALL, CheckResult, Estimate, Facts, Span
 from chaosrunner.analysis.transitions import Transition
 from chaosrunner.reports.compare import side_by_side
@@ -15,6 +15,8 @@ from chaosrunner.reports.sections import found_in
 from chaosrunner.timeline.outcomes import SUCCESSES
 
 NAMES = ("A", "B")
+MOST_SETTINGS = 24
+"""Most differing settings that are shown; the JSON has all."""
 MOST_LINES = 12
 """Most differing lines of a file that are shown; the JSON has all."""
 LONGEST = 60
@@ -79,11 +81,16 @@ def _place(side: RunInfo) -> str:
 
 def _settings(comparison: Comparison) -> Section:
     section = Section("Differences in what was run")
-    named = ("drill",)  # shown above
-    rows = [(item.what, _setting(item.a), _setting(item.b)) for item in comparison.settings if item.what not in named]
+    settings = [item for item in comparison.settings if item.what != "drill"]  # which is shown above
+    rows = [(item.what, _setting(item.a), _setting(item.b)) for item in settings[:MOST_SETTINGS]]
     if rows:
         section.table(Table(("", *NAMES), rows, wrap=frozenset({0, 1, 2})))
+    if len(settings) > MOST_SETTINGS:
+        section.line(f"and {len(settings) - MOST_SETTINGS} more; the JSON output has them", "dim")
+    other = {item.what for item in settings}
     for text in comparison.texts:
+        if text.kind in other:
+            continue  # nobody compares the lines of two playbooks
         section.line(f"lines of the {text.kind}'s file that only one side has", "dim")
         for line in text.lines[:MOST_LINES]:
             section.line(f"  {'A' if line.startswith('-') else 'B'}  {line[1:]}")
@@ -224,27 +231,28 @@ def _ratio(value: float | None) -> str:
 
 def _latency(comparison: Comparison) -> Section:
     section = Section("Latency of successful requests")
-    by_phase: dict[tuple[str, str], dict[int, tuple[str, str, str]]] = {}
-    counts: dict[tuple[str, str], tuple[int, int]] = {}
-    for pair in comparison.latency:
-        key = (pair.metric, pair.phase)
-        by_phase.setdefault(key, {})[pair.percentile] = (seconds(pair.a), seconds(pair.b), _ratio(pair.ratio))
-        counts[key] = (pair.n_a, pair.n_b)
+    pairs = {(pair.metric, pair.phase, pair.percentile): pair for pair in comparison.latency}
+    percentiles = sorted({percentile for *_, percentile in pairs})
     rows: list[Sequence[Cell | str]] = []
     before = ""
-    for (metric, phase), figures in by_phase.items():
-        if metric == "ttft_answer" and figures == by_phase.get(("ttft", phase)):
-            continue  # nothing but answers came
-        n_a, n_b = counts[metric, phase]
-        cells = [cell for percentile in sorted(figures) for cell in figures[percentile]]
-        rows.append((metric if metric != before else "", phase, f"{n_a}/{n_b}", *cells))
+    for metric, phase in dict.fromkeys((metric, phase) for metric, phase, _ in pairs):
+        mine = [pairs[metric, phase, percentile] for percentile in percentiles]
+        if metric == "ttft_answer" and all(_only_answers(pair, pairs) for pair in mine):
+            continue
+        cells = [cell for pair in mine for cell in (seconds(pair.a), seconds(pair.b), _ratio(pair.ratio))]
+        rows.append((metric if metric != before else "", phase, f"{mine[0].n_a}/{mine[0].n_b}", *cells))
         before = metric
     if rows:
-        percentiles = sorted({pair.percentile for pair in comparison.latency})
         heads = [head for p in percentiles for head in (f"p{p} A", f"p{p} B", "B / A")]
         columns = ("metric", "sent in", "n A/B", *heads)
         section.table(Table(columns, rows, right=frozenset(range(2, len(columns))), wrap=frozenset({2})))
     return section
+
+
+def _only_answers(answer: LatencyPair, pairs: Mapping[tuple[str, str, int], LatencyPair]) -> bool:
+    """Whether the first token of any kind was the answer's, or it is not known which was."""
+    first = pairs.get(("ttft", answer.phase, answer.percentile))
+    return first is not None and answer.a in (None, first.a) and answer.b in (None, first.b)
 
 
 # --- the timelines ------------------------------------------------------------------------------------------

@@ -117,3 +117,18 @@ def test_as_markdown() -> None:
     assert len(tables) >= 8
     for table in tables:
         assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
+
+
+def test_long_lists_of_differences_are_cut_and_two_playbooks_are_not_compared_line_by_line() -> None:
+    def side(playbook: str, count: int) -> Reading:
+        parameters = {f"p{number}": f"{playbook}{number}" for number in range(count)}
+        lines = "\n".join(f"line {number} of {playbook}" for number in range(20))
+        sources = {"d.yaml": f"kind: Drill\n{lines}", "p.yaml": f"kind: Playbook\n{lines}"}
+        return reading(story().rows, playbook=playbook, parameters=parameters, sources=sources)
+
+    shown = section(written(side("one", 30), side("two", 30)), "Differences in what was run")
+    assert sum(line.startswith("  parameters.") for line in shown) == 23
+    assert "  and 7 more; the JSON output has them" in shown
+    assert "  lines of the drill's file that only one side has" in shown
+    assert not [line for line in shown if "playbook's file" in line]
+    assert shown[-1] == "    and 28 more; the JSON output has them"
