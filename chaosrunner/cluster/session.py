@@ -283,7 +283,8 @@ class Cluster:
         sent = self.clock.now()
         with self.transport_errors():
             with anyio.fail_after((self.config.request_timeout or None) if limit.total is None else None):
-                response = (await transport.request(method, url, headers, body, _request_timeout=limit)).response
+                send = partial(transport.request, method, url, headers, body, _request_timeout=limit)
+                response = (await (_again(send) if method == "GET" else send())).response
         try:
             stream = Stream(self, response, sent, authorization)
             self._sample(stream)
@@ -456,6 +457,24 @@ class _Transport(RESTClientObject):  # type: ignore[misc]  # the client's classe
 
     def _create_connector(self) -> aiohttp.TCPConnector:
         return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=_socket)
+
+    def _create_pool_manager(self) -> aiohttp.ClientSession:
+        session: aiohttp.ClientSession = super()._create_pool_manager()
+        # Else a PUT or DELETE whose connection breaks is sent twice, and what is told is the second one's answer: 404
+        # for a Pod that the first one took.
+        session._retry_connection = False
+        return session
+
+
+async def _again(send: Callable[[], Awaitable[Any]]) -> Any:
+    """Sends a read, once more if its connection breaks: one that lay idle may have been closed, which only its use
+    shows."""
+    try:
+        return await send()
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+        return await send()
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
