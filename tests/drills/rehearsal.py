@@ -1,10 +1,13 @@
-"""Runs a drill on the embedded lab inside the test's process, with short phases, and keeps what the live folds said."""
+"""Runs a drill on a lab inside the test's process, with short phases, and keeps what the live folds said."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import anyio
 
@@ -15,6 +18,11 @@ from chaosrunner.playbook import BoundDrill, load_drill
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.reader import Recording
 from chaosrunner.timeline.rows import Emit
+
+Some = TypeVar("Some")
+OnRow = Callable[[rows.Row, Live], None]
+Lab = Callable[[dict[str, Any]], AbstractAsyncContextManager[lab_process.Ready]]
+"""Serves a workload, given as a drill's `lab:` section, for the length of the block."""
 
 SHORT = {
     "baseline": "2s",
@@ -40,6 +48,13 @@ class Rehearsal:
     def folder(self) -> Path:
         return self.recording.folder
 
+    @cached_property
+    def rows(self) -> list[rows.Row]:
+        return list(self.recording.rows())
+
+    def of(self, kind: type[Some]) -> list[Some]:
+        return [row for row in self.rows if isinstance(row, kind)]
+
 
 def load(drill: str, **parameters: str) -> BoundDrill:
     """The drill with short phases; parameters that it does not have are left out."""
@@ -49,28 +64,40 @@ def load(drill: str, **parameters: str) -> BoundDrill:
     return load_drill(drill, values | parameters)
 
 
+def embedded(spec: dict[str, Any]) -> AbstractAsyncContextManager[lab_process.Ready]:
+    return lab_process.on_embedded_lab(spec, lambda doing: None)
+
+
 def rehearse(
-    drill: str, timelines: Path, on_row: Callable[[rows.Row, Live], None] | None = None, **parameters: str
+    drill: str, timelines: Path, on_row: OnRow | None = None, *, lab: Lab = embedded, **parameters: str
 ) -> Rehearsal:
     """Rehearses a drill. `on_row` is called with every row, after the live folds have seen it."""
     bound = load(drill, **parameters)
+
+    async def run() -> Rehearsal:
+        async with lab(lab_process.lab_spec(bound)) as ready:
+            return await run_on(ready, bound, timelines, on_row)
+
+    return anyio.run(run)
+
+
+async def run_on(
+    ready: lab_process.Ready, bound: BoundDrill, timelines: Path, on_row: OnRow | None = None
+) -> Rehearsal:
+    """Runs a drill on a workload that serves; this process is in the lab's network."""
     kept: list[Live] = []
 
     def follow(folder: Path, live: Live) -> Emit:
         kept.append(live)
         return lambda row: on_row(row, live) if on_row else None
 
-    async def run() -> Path:
-        async with lab_process.running_lab(lab_process.lab_spec(bound)) as (ready, _):
-            aimed, config = lab_process.towards(bound, ready)
-            options = Options(
-                timelines=timelines,
-                lab="embedded",
-                signals=False,
-                follow=follow,
-                finish=lambda folder: lab_process.keep_log(ready, folder),
-            )
-            return (await run_drill(aimed, config, options)).folder
-
-    recording = Recording.open(anyio.run(run))
+    aimed, config = lab_process.towards(bound, ready)
+    options = Options(
+        timelines=timelines,
+        lab="real" if ready.network else "embedded",
+        signals=False,
+        follow=follow,
+        finish=lambda folder: lab_process.keep_log(ready, folder),
+    )
+    recording = Recording.open((await run_drill(aimed, config, options)).folder)
     return Rehearsal(recording, analyse(recording, AnalysisContext.of(recording.manifest)), kept[0].facts())

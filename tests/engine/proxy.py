@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,6 +115,8 @@ class Proxy:
     away: bool = False
     delays: list[tuple[str, str, float]] = field(default_factory=list)
     """(method, part of the path, seconds): how long a request is kept back before it goes on."""
+    before_it_goes_on: Callable[[Call], None] = lambda call: None
+    """Told of each request when it has come; while this runs, only that request waits."""
     refusal: Refusal | None = None
     """The answer to every request, in the server's place."""
     lose: str | None = None
@@ -219,6 +221,7 @@ class Proxy:
                 body = stream.read(int(headers.get("content-length", 0)))
                 call = Call(method, path, json.loads(body) if body else None)
                 self.calls.append(call)
+                self.before_it_goes_on(call)
                 time.sleep(sum(pause for verb, part, pause in self.delays if verb == method and part in path))
                 self._flowing.wait()
                 if connection.stranded:

@@ -1,0 +1,169 @@
+"""What every shipped lab drill comes to, whichever lab it is rehearsed on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from chaosrunner.analysis.facts import ALL, PHASES, Facts
+from chaosrunner.timeline import rows
+from tests.drills.rehearsal import Rehearsal
+
+Rehearse = Callable[[str], Rehearsal]
+"""Rehearses a drill once for all tests that look at it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    verdict: str
+    failed: frozenset[str] = frozenset()
+    """Checks."""
+    lost: frozenset[str] = frozenset()
+    """Outcomes other than `complete` that its requests may have."""
+
+
+DRILLS = {
+    "lab-evict-one-replica": Plan(
+        "failed",
+        frozenset({"loss_on_victim == 0", "incomplete_200 == 0", "success_rate >= 99.9%"}),
+        # Streams end with the replica; what the gateway still sends there is refused, or cut off unanswered.
+        frozenset({"aborted", "http_error"}),
+    ),
+    "lab-evict-one-replica-graceful": Plan("passed"),
+    "lab-drain-node": Plan("passed"),
+    "lab-delete-pod": Plan("passed"),
+    "lab-cordon-and-rollback": Plan("passed"),
+}
+"""Shipped drills that have a lab, with what each is made for."""
+
+TAKING = [drill for drill in DRILLS if drill != "lab-cordon-and-rollback"]
+"""Those that take a replica away."""
+
+
+class ShippedDrills:
+    """Tests of the drills in `DRILLS`; whoever derives from it has a fixture `rehearsed`."""
+
+    @pytest.mark.parametrize(("drill", "plan"), DRILLS.items(), ids=DRILLS)
+    def test_the_verdict_is_the_planned_one(self, rehearsed: Rehearse, drill: str, plan: Plan) -> None:
+        facts = rehearsed(drill).facts
+        checks = {check.check: check.verdict for check in facts.checks}
+        assert facts.verdict == plan.verdict, (facts.reason, facts.lost_requests, checks)
+        assert {check for check, verdict in checks.items() if verdict != "passed"} == plan.failed
+
+    @pytest.mark.parametrize(("drill", "plan"), DRILLS.items(), ids=DRILLS)
+    def test_outcomes_are_the_planned_ones_in_each_phase(self, rehearsed: Rehearse, drill: str, plan: Plan) -> None:
+        facts = rehearsed(drill).facts
+        phases = [phase.name for phase in facts.phases]
+        assert phases == list(PHASES)
+        for phase in phases:
+            # A stream that the fault ends was sent before it, in the baseline.
+            lost = plan.lost if phase != "after" else frozenset()
+            found = facts.outcomes.get(phase, {}).keys()
+            assert found <= {"complete", *lost}, (phase, facts.lost_requests)
+            # Nobody misses a replica because its node is cordoned: the service is whole again at once.
+            assert found or (drill, phase) == ("lab-cordon-and-rollback", "during")
+
+    @pytest.mark.parametrize("drill", DRILLS)
+    def test_live_figures_equal_replayed_ones(self, rehearsed: Rehearse, drill: str) -> None:
+        found = rehearsed(drill)
+        live, replayed = (msgspec.to_builtins(facts) for facts in (found.live, found.facts))
+        for name in live:
+            assert live[name] == replayed[name], name
+
+    @pytest.mark.parametrize("drill", TAKING)
+    def test_streams_were_in_flight_on_the_victim(self, rehearsed: Rehearse, drill: str) -> None:
+        assert rehearsed(drill).facts.exposure.exposed >= 1
+
+    def test_the_eviction_that_loses_streams_names_them(self, rehearsed: Rehearse) -> None:
+        facts: Facts = rehearsed("lab-evict-one-replica").facts
+        (victim,) = facts.exposure.victims
+        assert victim.exposed >= 1
+        assert victim.lost == victim.exposed
+        lost = {item.request: item for item in facts.lost_requests}
+        for request in victim.requests:
+            # A real vLLM with default settings: HTTP 200, finish_reason abort, usage, [DONE].
+            assert (lost[request].outcome, lost[request].status, lost[request].same_pod) == ("aborted", 200, True)
+            assert lost[request].pod == victim.pod
+            assert lost[request].action == victim.action
+            assert lost[request].straddles
+        assert facts.incomplete_200[ALL] >= victim.lost
+        assert facts.evictions[1].answer == "blocked_by_budget"
+
+    def test_the_graceful_twin_loses_nothing_and_was_exposed(self, rehearsed: Rehearse) -> None:
+        facts: Facts = rehearsed("lab-evict-one-replica-graceful").facts
+        assert facts.exposure.lost == 0
+        assert facts.success_rate[ALL].value == 1
+        assert facts.incomplete_200[ALL] == 0
+        (gone,) = facts.terminations
+        assert gone.exit_codes == {"model": 0}
+        assert gone.late_by.value is not None
+        assert gone.late_by.value < 0
+
+    def test_the_drained_node_is_schedulable_again(self, rehearsed: Rehearse) -> None:
+        found = rehearsed("lab-drain-node")
+        nodes: dict[str, list[bool]] = {}
+        for row in found.of(rows.Node):
+            nodes.setdefault(row.name, []).append(row.unschedulable)
+        changed = {name: states for name, states in nodes.items() if True in states}
+        assert len(changed) == 1
+        (states,) = changed.values()
+        assert states[0] is False
+        assert states[-1] is False
+        assert [row.event for row in found.of(rows.Journal)] == ["intent", "applied", "undone"]
+
+    def test_only_the_replacement_is_cold(self, rehearsed: Rehearse) -> None:
+        """As in the GPU recording: Ready is not warm; the replicas that were there before served warm from the
+        start."""
+        facts = rehearsed("lab-evict-one-replica").facts
+        (replacement,) = facts.replacements
+        assert replacement.warmup_slow >= 1
+        assert replacement.ready_to_warm.value is not None
+        assert replacement.ready_to_warm.value > 0
+        slowest = facts.latency["chunk_gap"]["baseline"].max
+        assert slowest is not None
+        assert slowest < 0.5
+        assert "ready_before_warm" in {finding.code for finding in facts.findings}
+
+    def test_alerts_are_seen_pending_firing_and_resolved(self, rehearsed: Rehearse) -> None:
+        facts: Facts = rehearsed("lab-evict-one-replica").facts
+        after = [item for item in facts.alerts if (item.pending_from or item.firing_from or 0) > facts.phases[0].end]
+        assert [item.name for item in after] == ["ReplicaMissing"]
+
+    def test_the_recording_says_what_it_holds(self, rehearsed: Rehearse) -> None:
+        found = rehearsed("lab-evict-one-replica")
+        manifest = found.recording.manifest
+        assert manifest.state == "ended"
+        assert manifest.verdict == "failed"
+        assert manifest.exit_code == 1
+        assert {"rows.jsonl", "requests.parquet", "events.parquet", "journal.jsonl", "report.json", "lab.jsonl"} <= set(
+            manifest.files
+        )
+        assert sum(manifest.rows.values()) == len(found.rows)
+        assert all(target.spec for target in manifest.candidates)
+        report = json.loads((found.folder / "report.json").read_text())
+        assert report["verdict"] == "failed"
+
+    def test_every_row_id_of_the_report_is_in_the_recording(self, rehearsed: Rehearse) -> None:
+        found = rehearsed("lab-evict-one-replica")
+        known = {row.id for row in found.rows}
+
+        def ids(value: object) -> Iterator[int]:
+            if isinstance(value, dict):
+                for key, item in value.items():
+                    if key == "evidence":
+                        yield from item
+                    elif key in ("row", "action") and isinstance(item, int):
+                        yield item
+                    else:
+                        yield from ids(item)
+            elif isinstance(value, list):
+                for item in value:
+                    yield from ids(item)
+
+        named = set(ids(msgspec.to_builtins(found.facts)))
+        assert named
+        assert named <= known
