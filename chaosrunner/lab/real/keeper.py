@@ -27,7 +27,7 @@ from typing import Any
 
 from chaosrunner.errors import UserError
 from chaosrunner.lab.objects import condition
-from chaosrunner.lab.real import cgroups, network, node, pki, syscalls
+from chaosrunner.lab.real import cgroups, network, node, pki, seed, syscalls
 from chaosrunner.lab.real.api import Api, ApiError, Unreachable
 from chaosrunner.lab.real.binaries import Binaries
 from chaosrunner.lab.real.components import API_SERVER, Component, control_plane
@@ -143,7 +143,8 @@ class Keeper:
         self._start(etcd)
         self._start(api_server)
         with ThreadPoolExecutor(len(self._nodes)) as pool:
-            prepared = [pool.submit(self._prepare, one, pause, images) for one in self._nodes]
+            store = seed.prepare(self._binaries, images)
+            prepared = [pool.submit(self._prepare, one, pause, store) for one in self._nodes]
             api = Api.of_kubeconfig(state.kubeconfig)
             self._wait(API_SERVER, lambda: _answers(api))
             for component in controllers:
@@ -166,12 +167,11 @@ class Keeper:
         state.ready.write_text(json.dumps(ready) + "\n")
         _tell(ready=ready)
 
-    def _prepare(self, one: Node, pause: str, images: list[Path]) -> list[Component]:
-        """Start a node's containerd and give it its images; returns the node's other programs."""
+    def _prepare(self, one: Node, pause: str, images: Path) -> list[Component]:
+        """Start a node's containerd with its images; returns the node's other programs."""
         runtime, *agents = node.components(self._state, self._binaries, one, pause)
+        seed.plant(images, self._state.node(one.name) / "containerd")
         self._start(runtime)
-        for image in images:
-            node.import_image(self._state, self._binaries, one, image)
         return agents
 
     def _start(self, component: Component) -> None:
@@ -257,7 +257,7 @@ class Keeper:
                 self._signal_container(namespace, pod, container, signal.Signals(number))
             case {"do": "import", "image": tar, "nodes": names}:
                 for one in [self._node(name) for name in names] or self._nodes:
-                    node.import_image(self._state, self._binaries, one, Path(tar))
+                    seed.import_image(self._binaries, self._state.containerd(one.name), Path(tar))
             case _:
                 raise UserError(f"the lab does not know how to do this: {request}")
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +146,3 @@ def _proxy(state: State, node: Node) -> dict[str, Any]:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def import_image(state: State, binaries: Binaries, node: Node, tar: Path) -> None:
-    """Give an image to a node's containerd, for kubelet to find. RuntimeError with what `ctr` said."""
-    command = [str(binaries.ctr), "-a", str(state.containerd(node.name)), "-n", "k8s.io", "images", "import", str(tar)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise RuntimeError(f"{node.name} does not take image {tar.name}: {found.stderr.strip()[-500:]}")
