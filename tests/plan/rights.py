@@ -6,13 +6,13 @@ import copy
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from chaosrunner.cluster import Cluster, ClusterConfig
+from chaosrunner.cluster import Cluster
 from chaosrunner.cluster.access import Access
 from chaosrunner.cluster.resources import Resource
 from chaosrunner.plan.access import needs
@@ -115,10 +115,6 @@ def presenting(token: str, kubeconfig: str, path: Path) -> str:
         entry["cluster"]["server"] = f"{server}{slash}{token if slash else ''}"
     path.write_text(json.dumps(config))
     return str(path)
-
-
-def as_account(config: ClusterConfig, kubeconfig: str) -> ClusterConfig:
-    return replace(config, kubeconfig=kubeconfig)
 
 
 def asked(trail: Path, user: str) -> set[Access]:

@@ -11,7 +11,7 @@ import yaml
 from chaosrunner.cluster.lease import name_for
 from chaosrunner.errors import UserError
 from chaosrunner.plan.access import needs
-from chaosrunner.plan.rbac import API_GROUP, Grant, grant, read_subject
+from chaosrunner.plan.rbac import Grant, grant, read_subject
 from chaosrunner.playbook import BoundDrill, load_drill
 from tests.engine.drills import invoke
 

@@ -4,14 +4,11 @@ runs with exactly the rights that are printed, of which it needs every one."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from chaosrunner.cli import lab_process
 from chaosrunner.cluster import Cluster, ClusterConfig, connect
@@ -19,10 +16,13 @@ from chaosrunner.cluster.resources import DAEMON_SETS, NODES, PODS
 from chaosrunner.engine import Options, run_drill
 from chaosrunner.errors import Refused
 from chaosrunner.plan.plan import make_plan
-from chaosrunner.playbook import load_drill
+from chaosrunner.playbook import BoundDrill, load_drill
 from chaosrunner.timeline.clock import Clock
 from tests.drills.rehearsal import load
+from tests.engine import drills
+from tests.engine.lab import wait_for
 from tests.plan import rights
+from tests.plan.conftest import Standing
 from tests.plan.rights import Missing, each_rule, granted
 
 NAMESPACE = "lab"
@@ -33,34 +33,6 @@ CASES = [(drill, missing) for drill in DRILLS for missing in each_rule(load_dril
 READS = {"get", "list", "watch"}
 
 
-@dataclass
-class Standing:
-    """A lab that stands, an administrator's session, and how to reach it as the ServiceAccount."""
-
-    portal: BlockingPortal
-    trail: Path
-    admin: Cluster
-    config: ClusterConfig
-
-
-@pytest.fixture(scope="module")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
-    """One lab for all plans, which change nothing."""
-
-    @asynccontextmanager
-    async def up(portal: BlockingPortal) -> AsyncIterator[Standing]:
-        spec = lab_process.lab_spec(load("lab-drain-node", **{"lab.startup": "200ms"}))
-        folder = tmp_path_factory.mktemp("rights")
-        async with lab_process.running_lab(spec) as (ready, state):
-            config = ClusterConfig(kubeconfig=ready.kubeconfig, context=ready.context, namespace=ready.namespace)
-            async with connect(config, Clock()) as admin:
-                path = await rights.account(admin, NAMESPACE, ready.kubeconfig, folder)
-                yield Standing(portal, state / "audit.jsonl", admin, rights.as_account(config, path))
-
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(up(portal)) as made:
-        yield made
-
-
 @pytest.mark.lab
 @pytest.mark.parametrize(("drill", "missing"), CASES, ids=[f"{drill}-{missing.name}" for drill, missing in CASES])
 def test_a_plan_names_the_rule_that_is_missing(standing: Standing, drill: str, missing: Missing) -> None:
@@ -69,15 +41,15 @@ def test_a_plan_names_the_rule_that_is_missing(standing: Standing, drill: str, m
     before = len(standing.trail.read_text().splitlines())
 
     async def plan() -> tuple[bool, list[str]]:
-        objects = rights.manifests(grant, missing)
-        async with rights.applied(standing.admin, objects), connect(standing.config, Clock()) as cluster:
+        async with connect(standing.config, Clock()) as cluster:
             try:
                 made = await make_plan(bound, cluster, environ={}, host="laptop")
             except Refused as error:
                 return True, str(error).splitlines()
             return made.refused, [problem.text for problem in made.problems if problem.code == "forbidden"]
 
-    refused, said = standing.portal.call(plan)
+    with standing.granted(bound, missing):
+        refused, said = standing.portal.call(plan)
     rule = missing.of(grant)
     assert refused == (rule.without is None), said
     for right in missing.rights(grant):
@@ -94,15 +66,15 @@ def test_a_plan_names_the_rule_that_is_missing(standing: Standing, drill: str, m
 
 @pytest.mark.lab
 def test_nothing_is_missing_with_the_printed_rights(standing: Standing) -> None:
-    async def plan(name: str) -> list[str]:
-        bound = load_drill(name)
-        objects = rights.manifests(granted(bound, NAMESPACE))
-        async with rights.applied(standing.admin, objects), connect(standing.config, Clock()) as cluster:
+    async def plan(bound: BoundDrill) -> list[str]:
+        async with connect(standing.config, Clock()) as cluster:
             made = await make_plan(bound, cluster, environ={}, host="laptop")
             return [problem.text for problem in made.problems if problem.severity != "info"]
 
     for drill in DRILLS:
-        assert standing.portal.call(plan, drill) == [], drill
+        bound = load_drill(drill)
+        with standing.granted(bound):
+            assert standing.portal.call(plan, bound) == [], drill
 
 
 async def _daemons(admin: Cluster) -> None:
@@ -122,6 +94,22 @@ async def _daemons(admin: Cluster) -> None:
 
 
 @pytest.mark.lab
+def test_what_a_killed_run_left_is_put_back_with_the_same_rights(standing: Standing, tmp_path: Path) -> None:
+    drill = drills.write(tmp_path, standing.lab, [drills.BASELINE, {"cordon": {"nodes": 1}}, drills.hold(60)])
+    assert standing.config.kubeconfig is not None
+    with standing.granted(load_drill(drill)):
+        process = drills.start(drill, standing.config.kubeconfig, tmp_path)
+        wait_for(lambda: process.poll() is not None or len(standing.lab.cordoned()) == 1, 30)
+        assert process.poll() is None, process.communicate()
+        process.kill()
+        process.communicate()
+        assert standing.lab.leases()
+        code, out, err = drills.invoke("recover", "--timelines", str(tmp_path))
+    assert code == 0, out + err
+    assert (standing.lab.cordoned(), standing.lab.leases()) == ([], [])
+
+
+@pytest.mark.lab
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("drill", DRILLS)
 def test_a_drill_runs_with_exactly_the_printed_rights_and_uses_each(drill: str, tmp_path: Path) -> None:
@@ -136,7 +124,7 @@ def test_a_drill_runs_with_exactly_the_printed_rights_and_uses_each(drill: str, 
                 async with rights.applied(admin, rights.manifests(granted(bound, NAMESPACE))):
                     aimed, config = lab_process.towards(bound, ready)
                     options = Options(timelines=tmp_path / "timelines", signals=False)
-                    finished = await run_drill(aimed, rights.as_account(config, path), options)
+                    finished = await run_drill(aimed, replace(config, kubeconfig=path), options)
             calls = rights.asked(state / "audit.jsonl", USER)
             return finished.facts.verdict, len(calls), *rights.compare(bound, NAMESPACE, calls)
 
