@@ -60,9 +60,18 @@ class Serving:
 
 @contextmanager
 def serving(
-    api: Api, spec: LabSpec, places: Places, *, log: Path, events: Path, tell: Callable[[str], None]
+    api: Api,
+    spec: LabSpec,
+    places: Places,
+    *,
+    log: Path,
+    events: Path,
+    tell: Callable[[str], None],
+    stays: bool = False,
 ) -> Iterator[tuple[Serving, Instants]]:
     """A workload for the length of the block, with its log of instants; `events`: the folder of containerd's.
+
+    `stays`: it is not removed after the block, because the lab ends then.
 
     UserError for a manifest that the lab refuses and for a namespace that is there already, NotAvailable if the
     workload does not come to serve, NotRemoved if it does not go in the end.
@@ -79,8 +88,9 @@ def serving(
             settle(api, places)
             yield found, instants
         finally:
-            tell("removing the workload")
-            remove(api, places, force=True)
+            if not stays:
+                tell("removing the workload")
+                remove(api, places, force=True)
     finally:
         watching.close()
         instants.close()
