@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,8 @@ Tell = Callable[[str], None]
 
 _REQUEST_SECONDS = 100.0
 """Longest wait for the keeper's answer; a bit more than the longest end of a component."""
+_END_SECONDS = 120.0
+"""Longest wait for another command that is starting or ending the lab, before it is ended."""
 
 
 class NotUp(Exception):
@@ -87,7 +90,7 @@ def _await(process: subprocess.Popen[str], tell: Tell) -> dict[str, Any]:
 def down(state: State) -> bool:
     """End the lab, or clear what one left that died. Returns whether there was anything. UserError if some of it is
     still in use."""
-    with _alone(state):
+    with _alone(state, _END_SECONDS):
         if not state.is_lab():
             return False
         _end(state)
@@ -118,16 +121,21 @@ def _sweep(state: State) -> None:
 
 
 @contextmanager
-def _alone(state: State) -> Iterator[None]:
-    """Only one command at a time starts or ends a lab. UserError where another one does.
+def _alone(state: State, patience: float = 0) -> Iterator[None]:
+    """Only one command at a time starts or ends a lab. UserError where another one does for `patience` seconds.
 
     The lock is an abstract socket's name: it goes with the process and leaves no file (man 7 unix).
     """
+    deadline = time.monotonic() + patience
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
-        try:
-            lock.bind(f"\0{state.name}")
-        except OSError:
-            raise UserError(f"another command is starting or ending the lab at {state.folder}") from None
+        while True:
+            try:
+                lock.bind(f"\0{state.name}")
+                break
+            except OSError:
+                if time.monotonic() >= deadline:
+                    raise UserError(f"another command is starting or ending the lab at {state.folder}") from None
+                time.sleep(0.1)
         yield
 
 

@@ -1,0 +1,1 @@
+"""Trials that take too long for every change: commands of their own, which report what they found."""
