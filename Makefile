@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/chaosrunner
 
-.PHONY: drill test check bench clean
+.PHONY: drill test test-real check bench trial clean
 
 # The main job: one drill that must fail for the expected reason, and its graceful twin, which must pass.
 drill: $(VENV)/ready
@@ -14,6 +14,11 @@ drill: $(VENV)/ready
 test: check
 	$(VENV)/bin/pytest -n 4 --dist loadfile --cov --cov-report=term:skip-covered
 
+# Both labs side by side, and drills, on a real Kubernetes; Linux, as root. Builds what is missing: some 10 minutes, once.
+test-real: $(VENV)/ready
+	$(RUN) lab build
+	$(VENV)/bin/pytest -m real --timeout=600 --durations=15
+
 check: $(VENV)/ready
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
@@ -23,6 +28,10 @@ check: $(VENV)/ready
 # Figures about speed and memory; takes some minutes.
 bench: $(VENV)/ready
 	$(VENV)/bin/python -m benchmarks
+
+# What a real lab leaves behind, after 20 runs and as many kills; takes half an hour.
+trial: $(VENV)/ready
+	$(VENV)/bin/python -m tests.trials.leftovers
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "chaosrunner needs Python 3.11 or newer; say PYTHON=python3.12, for instance")'
