@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +13,7 @@ from chaosrunner.timeline.manifest import Manifest, Probe, Workload
 from chaosrunner.timeline.reader import Recording
 from chaosrunner.timeline.rows import Row
 from chaosrunner.timeline.writer import Writer
-from tests.analysis.captures import kubernetes, number, real_drill
+from tests.analysis.captures import DATA, kubernetes, number, real_drill
 from tests.analysis.tape import ANCHOR
 
 REFERENCE = Path(__file__).parents[2] / "timelines" / "reference" / "lab-evict-one-replica" / "20261129-200920-0673"
@@ -55,3 +56,14 @@ def of_real_drill() -> Reading:
     workload = Workload(namespace="demo", selector="app=vllm", service="vllm")
     probe = Probe(name="drill", dialect="completions", pod_header="x-pod")
     return reading(ordered, anchor=data["unix0"], workload=workload, probes=[probe], ready_endpoints=2)
+
+
+def of_lab(lab: str, kind: str) -> Reading:
+    """A drill on the `embedded` or the `real` lab: `default` loses streams, `graceful` does not."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("manifest.json", "rows.jsonl"):
+            packed = (DATA / "both-labs" / f"{lab}-{kind}.{name}.gz").read_bytes()
+            (Path(folder) / name).write_bytes(gzip.decompress(packed))
+        read = Reading(Recording.open(Path(folder)))
+        assert read.transitions is not None  # they are read from the files, once
+        return read
