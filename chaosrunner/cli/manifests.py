@@ -18,7 +18,7 @@ ACCOUNT = "chaosrunner"
 def print_rights(
     drill: str, parameters: tuple[str, ...], namespace: str | None, subject: str | None, output: str
 ) -> None:
-    bound = load_drill(drill, read_parameters(parameters))
+    bound = _loaded(drill, parameters)
     place = _namespace(bound, namespace)
     made = grant(bound, place, read_subject(subject or ACCOUNT, place))
     if output == "json":
@@ -39,7 +39,7 @@ def print_job(
     tolerations: tuple[str, ...],
     parameters: tuple[str, ...],
 ) -> None:
-    bound = load_drill(drill, read_parameters(parameters))
+    bound = _loaded(drill, parameters)
     bound.check_environment("in-cluster")
     options = job.Options(
         image=image,
@@ -56,6 +56,13 @@ def print_job(
     for remark in job.remarks(bound, options):
         click.echo(f"warning: {remark}", err=True)
     click.echo(job.text(bound, options), nl=False)
+
+
+def _loaded(drill: str, parameters: tuple[str, ...]) -> BoundDrill:
+    bound = load_drill(drill, read_parameters(parameters))
+    for problem in bound.warnings:
+        click.echo(str(problem), err=True)
+    return bound
 
 
 def _namespace(bound: BoundDrill, given: str | None) -> str:

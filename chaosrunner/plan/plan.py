@@ -85,7 +85,9 @@ async def make_plan(
     workload = resolved.workload
     target = workload.controller or workload.selector
     answered = await _rights(bound, cluster, workload.namespace, target=target, owners=resolved.owners)
-    place = await located(here(environ, host), cluster)
+    place = here(environ, host)
+    if any(isinstance(step.body, models.NodeTarget) for step in playbook.steps):
+        place = await located(place, cluster)
     simulation = _Simulation(drill, resolved, cluster, place)
     steps = [await simulation.step(index, step) for index, step in enumerate(playbook.steps)]
     problems = _sorted([*resolved.problems, *simulation.problems, *access.problems(answered)])
