@@ -1,0 +1,8 @@
+"""One standing lab for all tests here; see `tests.labs.real_lab`."""
+
+from __future__ import annotations
+
+from tests.labs import real_lab
+from tests.real.workloads import graceful
+
+__all__ = ["graceful", "real_lab"]
