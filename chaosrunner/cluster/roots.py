@@ -54,10 +54,11 @@ class Roots:
 
     async def _above(self, owner: dict[str, Any], namespace: str | None) -> tuple[dict[str, Any] | None, bool]:
         """The controller of `owner`, and whether the answer will stay the same (a broken connection heals)."""
+        kind = str(owner.get("apiVersion")), str(owner.get("kind"))
         try:
-            resource = await self._resource(str(owner.get("apiVersion")), str(owner.get("kind")))
+            resource = await self._resource(*kind)
             if resource is None:
-                return None, True
+                return None, kind in self._resources
             self.asked[resource] = None
             answer = await self._cluster.get(resource, str(owner.get("name")), namespace)
         except Unreachable:
@@ -65,13 +66,15 @@ class Roots:
         if answer.ok and meta(answer.body).get("uid") == owner.get("uid"):
             return controller(answer.body), True
         log.debug("owner cannot be read", kind=owner.get("kind"), name=owner.get("name"), status=answer.status)
-        return None, answer.status < 500
+        return None, answer.status < 500 and not self._cluster.passing(answer)
 
     async def _resource(self, api_version: str, kind: str) -> Resource | None:
         key = (api_version, kind)
         if key not in self._resources:
             prefix = "/apis/" if "/" in api_version else "/api/"
             answer = await self._cluster.request("GET", prefix + api_version)
+            if self._cluster.passing(answer):
+                return None  # not discovered now; the kind is asked for again
             group, _, version = api_version.rpartition("/")
             self._resources[key] = next(
                 (

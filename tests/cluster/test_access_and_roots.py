@@ -109,3 +109,28 @@ async def test_owners_in_a_circle(tmp_path: Path) -> None:
         async with connect(kubeconfig(tmp_path, server.url), Clock()) as cluster:
             root = await Roots(cluster).resolve(owned("p", "p1", "apps/v1", "ReplicaSet", "r", "r1"))
     assert root == rows.Owner(kind="ReplicaSet", name="r", uid="r1")
+
+
+@pytest.mark.parametrize("path", ["/apis/x.y/v1", "/apis/x.y/v1/namespaces/demo/things/t"])
+async def test_a_root_that_cannot_be_read_now_is_looked_up_again(tmp_path: Path, path: str) -> None:
+    """Discovery of an aggregated API fails while its server is away: nothing is remembered of that."""
+    async with serving() as server:
+        found = {
+            "/apis/x.y/v1": {"resources": [{"name": "things", "kind": "Thing", "namespaced": True}]},
+            "/apis/x.y/v1/namespaces/demo/things/t": owned("t", "t1", "x.y/v1", "Thing", "top", "top1"),
+            "/apis/x.y/v1/namespaces/demo/things/top": owned("top", "top1"),
+        }
+        for known, body in found.items():
+            server.on("GET", known)(always(body))
+        away = True
+
+        @server.on("GET", path)
+        async def _(request: web.Request) -> web.StreamResponse:
+            return status(503, "ServiceUnavailable", "not now") if away else ok(found[path])
+
+        async with connect(kubeconfig(tmp_path, server.url), Clock()) as cluster:
+            roots, victim = Roots(cluster), owned("p", "p1", "x.y/v1", "Thing", "t", "t1")
+            assert (await roots.resolve(victim)) == rows.Owner(kind="Thing", name="t", uid="t1")
+            assert roots.known(victim) is None
+            away = False
+            assert (await roots.resolve(victim)) == rows.Owner(kind="Thing", name="top", uid="top1")

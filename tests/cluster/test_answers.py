@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaosrunner.cluster.answers import CLASSES, budgets_named, classify, meets
+from chaosrunner.cluster.answers import CLASSES, budgets_named, classify, meets, passing, settled
 
 from .server import DATA
 
@@ -127,3 +127,36 @@ def test_expected_by_status_or_by_class() -> None:
     assert meets("accepted", "already_terminating", 201) is True
     assert meets("accepted", "blocked_by_budget", 429) is False
     assert meets(None, "accepted", 201) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "by_itself", "known"),
+    [
+        (401, "Unauthorized", True, True),
+        (403, 'pods is forbidden: User "u" cannot list resource "pods" in API group ""', False, True),
+        (403, 'pods is forbidden: User "u" cannot ...: RBAC: role.rbac.authorization.k8s.io "r" not found', True, True),
+        (404, 'pods "x" not found', False, True),
+        (409, "the object has been modified", False, True),
+        (422, "invalid", False, True),
+        (429, "too many requests, please try again later", True, True),
+        (429, "storage is (re)initializing", True, True),
+        (500, "etcdserver: request timed out", True, False),
+        (500, "etcdserver: leader changed", True, False),
+        (500, "rpc error: code = Unavailable desc = error reading from server: EOF", True, False),
+        (500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.", False,
+         True),
+        (503, "apiserver not ready", True, False),
+        (503, "upstream connect error or disconnect/reset before headers", True, False),
+        (504, "Timeout: request did not complete within requested timeout", True, False),
+    ],
+)  # fmt: skip
+def test_what_goes_by_itself_and_what_says_whether_it_was_done(
+    status: int, message: str, by_itself: bool, known: bool
+) -> None:
+    body = {"kind": "Status", "message": message}
+    assert (passing(status, body), settled(status, body)) == (by_itself, known)
+
+
+def test_a_budgets_429_does_not_go_by_itself() -> None:
+    cause = {"reason": "DisruptionBudget", "message": "The disruption budget chat needs 2 healthy pods and has 2"}
+    assert not passing(429, {"details": {"causes": [cause]}})
