@@ -49,7 +49,10 @@ class Lab(msgspec.Struct, kw_only=True):
 
 
 def standing(kind: Kind | None = None, state: Path | None = None) -> list[Lab]:
-    """Labs of this user that stand; of both kinds and anywhere unless told otherwise."""
+    """Labs of this user that stand; of both kinds and anywhere unless told otherwise. Raises UserError where only the
+    real one is meant and this user can have none."""
+    if kind == "real":
+        real_lab.check_machine()
     found: list[Lab] = []
     if kind != "real":
         found += [lab for lab in _embedded() if state is None or lab.state == str(state.resolve())]
@@ -60,8 +63,6 @@ def standing(kind: Kind | None = None, state: Path | None = None) -> list[Lab]:
 
 def chosen(kind: Kind | None, state: Path | None) -> Lab:
     """The lab that is meant. Raises UserError where none stands or several could be."""
-    if kind == "real":
-        real_lab.check_machine()
     labs = standing(kind, state)
     if len(labs) == 1:
         return labs[0]
@@ -70,7 +71,8 @@ def chosen(kind: Kind | None, state: Path | None) -> Lab:
         where = f" at {state}" if state else ""
         more = {"real": " --real", "embedded": ""}
         ways = " or ".join(f"chaosrunner lab up{more[one]}" for one in more if kind in (None, one))
-        raise UserError(f"{name} stands{where}; start one with: {ways}")
+        unseen = "" if kind or real_lab.is_possible() else " (a real one is seen by root only, on Linux)"
+        raise UserError(f"{name} stands{where}; start one with: {ways}{unseen}")
     if len({lab.kind for lab in labs}) > 1:
         raise UserError("an embedded lab and a real one stand: say which by --embedded or --real")
     raise UserError(f"{len(labs)} labs stand: say which by --state: {', '.join(lab.state for lab in labs)}")
@@ -151,7 +153,7 @@ def complete_node(context: click.Context, _parameter: click.Parameter, incomplet
 
 
 def complete_component(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    labs = _meant(context.params | {"kind": "real"})
+    labs = _meant(context.params | {"kind": "real"}) if real_lab.is_possible() else []
     on_nodes = (f"{name}@{node}" for lab in labs for name in real_lab.NODE_COMPONENTS for node in lab.nodes)
     return _offered(incomplete, [*real_lab.COMPONENTS, *on_nodes])
 

@@ -113,7 +113,7 @@ def test_a_mistake_gets_one_clear_error(
     "arguments",
     [
         ["lab", "up", "--real"], ["lab", "exec", "--real", "ls"], ["lab", "cut-node", "--real", "node1"],
-        ["lab", "kill-component", "etcd"], ["rehearse", "--real", "lab-drain-node"],
+        ["lab", "kill-component", "etcd"], ["lab", "down", "--real"], ["rehearse", "--real", "lab-drain-node"],
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("user", "message"), [(1000, "a real lab needs root"), (0, "a real lab needs Linux")])
