@@ -22,13 +22,24 @@ def is_unified() -> bool:
 def make(name: str, children: Sequence[str]) -> None:
     """A group `name` with groups for its children, in each hierarchy, with all controllers that there are."""
     for hierarchy in _hierarchies():
-        (hierarchy / name).mkdir(exist_ok=True)
-        if is_unified():
-            controllers = (hierarchy / "cgroup.controllers").read_text().split()
-            for folder in (hierarchy, hierarchy / name):
-                (folder / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in controllers))
-        for child in children:
-            (hierarchy / name / child).mkdir(exist_ok=True)
+        for group in [hierarchy / name, *(hierarchy / name / child for child in children)]:
+            _prepare_parent(group.parent)
+            group.mkdir(exist_ok=True)
+            _inherit(group)
+
+
+def _prepare_parent(group: Path) -> None:
+    """With version 2 a group says which controllers its children have."""
+    if is_unified():
+        controllers = (group / "cgroup.controllers").read_text().split()
+        (group / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in controllers))
+
+
+def _inherit(group: Path) -> None:
+    """With version 1 a new group has no processor and no memory, and so can give none to groups below it."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if not is_unified() and (group / name).exists():
+            (group / name).write_text((group.parent / name).read_text())
 
 
 def remove(name: str) -> list[Path]:

@@ -108,9 +108,7 @@ def _kubelet(state: State, node: Node) -> dict[str, Any]:
         "containerRuntimeEndpoint": f"unix://{state.containerd(node.name)}",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{state.name}/{node.name}",
-        # A lab limits no Pod's share of the machine, and needs no control group a class of service.
-        "cgroupsPerQOS": False,
-        "enforceNodeAllocatable": [],
+        "enforceNodeAllocatable": ["none"],
         "failSwapOn": False,
         "localStorageCapacityIsolation": False,
         "evictionHard": {"imagefs.available": "1%", "nodefs.available": "1%", "memory.available": "50Mi"},
