@@ -212,7 +212,8 @@ def test_the_closure_has_all_that_chaosrunner_requires() -> None:
 def test_the_runners_image_runs_chaosrunner(workload: Unpacked, tmp_path: Path) -> None:
     runner = Unpacked(images.runner(), tmp_path)
     assert runner.layers[0] == workload.layers[0]
-    assert runner.run("chaosrunner", "--version").stdout == f"chaosrunner {chaosrunner.__version__}\n"
+    [command] = runner.config["Entrypoint"]
+    assert runner.run(command, "--version").stdout == f"chaosrunner {chaosrunner.__version__}\n"
     ended = runner.run("chaosrunner", "validate", "lab-evict-one-replica", "evict-one-replica")
     assert ended.returncode == 0, ended.stderr
     script = """
