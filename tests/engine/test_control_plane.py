@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from chaosrunner.errors import Refused
 from chaosrunner.timeline import rows
 from tests.engine import drills, outages
 from tests.engine.drills import BASELINE, Ran, hold
 from tests.engine.lab import Lab
 from tests.engine.outages import QUICK, TROUBLES, Script, Trouble, lose, sound
-from tests.engine.proxy import Proxy
+from tests.engine.proxy import ETCD_SLOW, NO_ROLE, OVERLOADED, UNAUTHORIZED, UNAVAILABLE, Proxy, Refusal
 from tests.engine.test_endings import CORDON
 
 pytestmark = pytest.mark.lab
@@ -142,3 +143,15 @@ def test_a_drain_that_cannot_look_does_not_say_that_the_pods_stay(lab: Lab, prox
     ran = run(lab, proxy, tmp_path, trouble, [BASELINE, drain])
     assert ran.facts.verdict == "inconclusive"
     assert "stuck" not in ran.facts.reason
+
+
+@pytest.mark.parametrize(
+    "refusal", [UNAUTHORIZED, NO_ROLE, OVERLOADED, ETCD_SLOW, UNAVAILABLE], ids=lambda one: one.status
+)
+def test_a_server_that_is_not_up_to_it_before_the_run_refuses_it(
+    refusal: Refusal, lab: Lab, proxy: Proxy, tmp_path: Path
+) -> None:
+    proxy.refusal = refusal
+    with pytest.RaisesGroup(Refused):
+        drills.run(drills.write(tmp_path, lab, STEPS), lab, tmp_path, kubeconfig=proxy.kubeconfig)
+    assert not proxy.mutating()

@@ -99,3 +99,37 @@ def test_no_fault_starts_while_the_lease_cannot_be_confirmed(
     assert "the lease on the target cannot be confirmed" in ran.facts.reason
     assert ran.of(rows.Action) == []
     assert lab.nodes() == before
+
+
+def test_after_a_partition_only_one_of_two_runners_goes_on(
+    lab: Lab, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours cannot be renewed, so it runs out and another takes it; when we are back we see that, undo, and leave it."""
+    monkeypatch.setattr(prepare, "Lease", partial(Lease, duration=1.0))
+    monkeypatch.setattr("chaosrunner.cluster.lease.GRACE", 0.5)
+    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(1), {"evict": {"pods": 1}}])
+    before, pods = lab.nodes(), lab.pods()
+    cut = anyio.Event()
+
+    def on_row(row: rows.Row) -> None:
+        if isinstance(row, rows.Step) and (row.step, row.event) == ("hold", "started"):
+            proxy.cut()
+            cut.set()
+
+    async def other() -> None:
+        await cut.wait()
+        async with connect(ClusterConfig(kubeconfig=lab.kubeconfig, context=lab.context), Clock()) as cluster:
+            (held,) = (await cluster.list(LEASES, lab.namespace)).items
+            theirs = Lease(
+                cluster=cluster, namespace=lab.namespace, name=held["metadata"]["name"], holder="other", duration=1.0
+            )
+            while await theirs.acquire():
+                await anyio.sleep(0.1)
+            proxy.restore()
+            await theirs.keep()
+
+    ran = drills.run(drill, lab, tmp_path, kubeconfig=proxy.kubeconfig, on_row=on_row, beside=other)
+    assert (ran.facts.verdict, ran.facts.reason) == ("aborted", "lease lost: held by other")
+    assert [row.action for row in ran.of(rows.Action) if row.event == "sent"] == ["cordon", "undo_cordon"]
+    assert (lab.nodes(), lab.pods()) == (before, pods)
+    assert [lease["spec"]["holderIdentity"] for lease in lab.leases()] == ["other"]
