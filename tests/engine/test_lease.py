@@ -123,7 +123,7 @@ def test_after_a_partition_only_one_of_two_runners_goes_on(
             theirs = Lease(
                 cluster=cluster, namespace=lab.namespace, name=held["metadata"]["name"], holder="other", duration=1.0
             )
-            while await theirs.acquire():
+            while await theirs.acquire():  # noqa: ASYNC110  ours runs out, which nobody tells
                 await anyio.sleep(0.1)
             proxy.restore()
             await theirs.keep()
