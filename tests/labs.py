@@ -427,10 +427,9 @@ class RealLab(Lab):
         return found | more
 
     def kill(self, pod: Json, signal: str = "KILL") -> None:
-        identity = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-        endpoint = self.state / f"containerd-{pod['spec']['nodeName']}.sock"
-        command = [self.state / "bin" / "ctr", "-a", endpoint, "-n", "k8s.io", "tasks", "kill", "-s", f"SIG{signal}"]
-        subprocess.run([*command, identity], check=True, capture_output=True, timeout=20)
+        meta = pod["metadata"]
+        asked = ("--namespace", meta["namespace"], "--signal", signal, meta["name"])
+        real_lab_command("signal", *asked, state=self.state)
 
     def cut(self, node: str) -> None:
         real_lab_command("cut", node, state=self.state)

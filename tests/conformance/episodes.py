@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tests.conformance.transitions import condition
 from tests.labs import Change, Json, Lab
 
+T = TypeVar("T")
 SOURCE = Path(__file__).with_name("server.py").read_text()
 PORT = 8000
 GRACE = 20
@@ -39,12 +41,21 @@ def episode(function: Callable[[Stage], Episode]) -> Callable[[Stage], Episode]:
     return function
 
 
-def all_episodes(lab: Lab) -> dict[str, Episode]:
-    """Do all episodes, side by side."""
+class AtOnce(Generic[T]):
+    """Things done to a lab side by side; each one's result, or its error, when it is asked for."""
+
+    def __init__(self, acts: Mapping[str, Callable[[Any], T]], stage: Callable[[str], Any], workers: int = 0) -> None:
+        pool = ThreadPoolExecutor(workers or len(acts))
+        self._begun = {name: pool.submit(lambda act=act, name=name: act(stage(name))) for name, act in acts.items()}
+        pool.shutdown(wait=False)
+
+    def __getitem__(self, name: str) -> T:
+        return self._begun[name].result()
+
+
+def all_episodes(lab: Lab) -> AtOnce[Episode]:
     lab.recorder.of("pods")  # record before anything happens
-    with ThreadPoolExecutor(len(EPISODES)) as pool:
-        begun = {name: pool.submit(lambda act=act, name=name: act(Stage(lab, name))) for name, act in EPISODES.items()}
-        return {name: done.result() for name, done in begun.items()}
+    return AtOnce(EPISODES, lambda name: Stage(lab, name))
 
 
 def is_ready(pod: Json) -> bool:
@@ -174,8 +185,6 @@ class Stage:
 
 def seen(pod: Json, timeout: float = 5) -> list[tuple[float, str]]:
     """What a Pod's server has noted so far. OSError if it cannot be reached."""
-    from http.client import HTTPConnection
-
     port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
     connection = HTTPConnection(pod["status"]["podIP"], port, timeout=timeout)
     try:

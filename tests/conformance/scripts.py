@@ -8,7 +8,6 @@ their status is written by the script: nothing depends on a kubelet, so that an 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,10 +35,24 @@ class Script:
         self.answers: dict[str, Json] = {}
 
     def ask(
-        self, label: str, method: str, where: str, body: Any = None, *, client: Client | None = None, **options: Any
+        self,
+        label: str,
+        method: str,
+        where: str,
+        body: Any = None,
+        *,
+        client: Client | None = None,
+        briefly: bool = False,
+        **options: Any,
     ) -> Answer:
-        """Send a request and keep its answer under `label`. `where`: see `Namespace.path`."""
+        """Send a request and keep its answer under `label`, of a success only the status if `briefly`.
+
+        `where`: see `Namespace.path`.
+        """
         answer = (client or self.lab.admin).request(method, self.ns.path(where), body, **options)
+        if briefly and answer.status < 300:
+            self._keep(label, {"status": answer.status})
+            return answer
         kept = {name: answer.headers[name] for name in HEADERS if answer.headers[name] is not None}
         kept |= {name: "present" for name in ("Audit-Id",) if answer.headers[name]}
         self._keep(label, {"status": answer.status, "headers": kept, "body": answer.body})
@@ -56,10 +69,10 @@ class Script:
             kept = {name: watch.headers[name] for name in HEADERS if watch.headers[name] is not None}
             self._keep(label, {"status": watch.status, "headers": kept, "lines": lines})
 
-    def kubectl(self, label: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def kubectl(self, label: str, *arguments: str) -> None:
+        """Keep what kubectl prints."""
         done = self.lab.kubectl("-n", self.ns.name, *arguments, check=False)
         self._keep(label, {"code": done.returncode, "out": done.stdout.splitlines(), "err": done.stderr.splitlines()})
-        return done
 
     def _keep(self, label: str, answer: Json) -> None:
         assert label not in self.answers, f"the label {label} is there twice"
@@ -115,9 +128,10 @@ def eviction(name: str, **options: Any) -> Json:
 
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-_VERSION = re.compile(r"(current: |in record \(|resource version: |resource version: \d+ \()\d+")
+_VERSION = re.compile(r"(current: |in record \(|in the precondition \(|resource version: |resource version: \d+ \()\d+")
 _ADDRESS = re.compile(r"\b10\.96\.\d+\.\d+\b")
 _AGE = re.compile(r"\b\d+(ms|s|m\d*s?)\b")
+_HASH = re.compile(r"\b(web|chat)-[bcdfghjklmnpqrstvwxz2456789]{8,10}\b")
 _SUFFIX = re.compile(r"(?<=-)[bcdfghjklmnpqrstvwxz2456789]{5}\b")
 _OWN = {"uid": "UID", "resourceVersion": "VERSION", "continue": "TOKEN", "managedFields": None}
 
@@ -133,7 +147,10 @@ def comparable(value: Any, namespace: str) -> Any:
             found[_text(key, namespace)] = _OWN[key] if key in _OWN and plain else comparable(item, namespace)
         return found
     if isinstance(value, list):
-        return [comparable(item, namespace) for item in value]
+        found = [comparable(item, namespace) for item in value]
+        # Conditions have no order of their own: controllers add them as they come.
+        is_conditions = all(isinstance(item, dict) and {"type", "status"} <= item.keys() for item in found)
+        return sorted(found, key=lambda item: item["type"]) if is_conditions else found
     return _text(value, namespace) if isinstance(value, str) else value
 
 
@@ -141,7 +158,7 @@ def _text(value: str, namespace: str) -> str:
     value = value.replace(namespace, "NS")
     value = _TIME.sub("TIME", _UID.sub("UID", value))
     value = _ADDRESS.sub("ADDRESS", _VERSION.sub(r"\1N", value))
-    return _SUFFIX.sub("XXXXX", _AGE.sub("AGE", value))
+    return _SUFFIX.sub("XXXXX", _HASH.sub(r"\1-HASH", _AGE.sub("AGE", value)))
 
 
 def _line(event: Json) -> Json:
@@ -168,7 +185,7 @@ def paging(s: Script) -> None:
     whole = s.ask("a page", "GET", where, query={"limit": 2}).body
     token = whole["metadata"]["continue"]
     s.ask("the next page", "GET", where, query={"limit": 2, "continue": token})
-    s.ask("the rest", "GET", where, query={"continue": token})
+    s.ask("the rest", "GET", where, query={"continue": token, **only})
     s.ask("a page by label", "GET", where, query={"limit": 1, "labelSelector": "half=0"})
     s.ask("a page by field", "GET", where, query={"limit": 1, **only})
     s.ask("a page that holds all", "GET", where, query={"limit": 100, **only})
@@ -211,7 +228,7 @@ def versions(s: Script) -> None:
 def selectors(s: Script) -> None:
     s.ns.create("pods", pod("a", app="chat", nodeName="nowhere"))
     s.ns.create("pods", pod("b", app="other", nodeName="elsewhere"))
-    s.ns.create("pods", {**pod("c"), "metadata": {"name": "c"}})
+    s.ns.create("pods", {**pod("c", schedulerName="nobody"), "metadata": {"name": "c"}})
     names = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
     def by(kind: str, *texts: str) -> None:
@@ -252,15 +269,12 @@ def selectors(s: Script) -> None:
 def forms(s: Script) -> None:
     s.pod("a")
     s.budget(minAvailable=1)
-    s.ns.create("deployments", deployment("web"))
     for label, where, accept in (
         ("a Table", "pods/a", TABLE),
         ("a Table of many", "pods", TABLE),
         ("a Table of budgets", "poddisruptionbudgets", TABLE),
         ("a Table of Leases", "leases", TABLE),
-        ("a Table of v1beta1", "pods/a", "application/json;as=Table;v=v1beta1;g=meta.k8s.io"),
         ("a Table of nothing that there is", "pods/none", TABLE),
-        ("a Table of a scale", "deployments/web/scale", TABLE),
         ("metadata only", "pods/a", PARTIAL.format("")),
         ("metadata only of many", "pods", PARTIAL.format("List")),
         ("an unknown form", "pods/a", "application/json;as=Chart;v=v1;g=meta.k8s.io"),
@@ -310,7 +324,6 @@ def paths(s: Script) -> None:
         ("DELETE of namespaces", "DELETE", "/api/v1/namespaces"),
         ("GET of an eviction", "GET", "pods/a/eviction"),
         ("DELETE of a status", "DELETE", "pods/a/status"),
-        ("an unknown method", "FOO", "pods"),
         ("HEAD", "HEAD", "pods"),
         ("a slash too many", "GET", "pods/"),
     ):
@@ -430,6 +443,7 @@ def updating(s: Script) -> None:
     image = [present["spec"]["containers"][0] | {"image": "lab/workload:2"}]
     s.ask("a pod's image", "PUT", "pods/p", present | {"spec": present["spec"] | {"containers": image}})
     s.ns.create("deployments", deployment("web"))
+    s.ns.until(lambda: s.ns.get("deployments/web")["status"].get("observedGeneration"))
     web = s.ns.get("deployments/web")
     other = web["spec"] | {"selector": {"matchLabels": {"app": "x"}}}
     s.ask("a Deployment's selector", "PUT", "deployments/web", web | {"spec": other})
@@ -492,6 +506,7 @@ def patching(s: Script) -> None:
         "pods/p/status",
     )
     s.ns.create("deployments", deployment("web"))
+    s.ns.until(lambda: len(s.ns.get("deployments/web")["status"].get("conditions", ())) == 2)
     container = {"name": "side", "image": "x"}
     spec = {"template": {"spec": {"containers": [container]}}}
     patch("a container more", "strategic-merge", {"spec": spec}, "deployments/web")
@@ -652,6 +667,7 @@ def eviction_preconditions(s: Script) -> None:
     uid = s.ns.get("pods/a")["metadata"]["uid"]
     evict("another version", "b", preconditions={"resourceVersion": "1"}, dryRun=["All"])
     evict("another uid", "a", preconditions={"uid": uid[:-4] + "0000"})
+    s.ns.until(lambda: s.ns.get("poddisruptionbudgets/chat")["status"]["currentHealthy"] == 3)
     s.ask("the budget is spent", "GET", "poddisruptionbudgets/chat")
     s.ask("the pod stays", "GET", "pods/a")
     evict("with a grace period", "b", gracePeriodSeconds=7)
@@ -784,7 +800,7 @@ def reviews(s: Script) -> None:
     )
     s.ask("nothing asked", "POST", where, {"spec": {}})
     s.ask("both asked", "POST", where, {"spec": {"resourceAttributes": {"verb": "get"}, **path["spec"]}})
-    s.ask("who am I", "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    s.ask("who am I", "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, client=drill)
     rules = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
     s.ask("rules of no namespace", "POST", rules, {"spec": {}})
 
@@ -965,7 +981,7 @@ def namespaces(s: Script) -> None:
     s.budget(minAvailable=0)
     s.ask("delete", "DELETE", f"{where}/{{ns}}")
     s.ns.until(lambda: "deletionTimestamp" in s.ns.get("pods/held")["metadata"], what="the Pod is not deleted")
-    s.ns.until(lambda: not s.ns.items("poddisruptionbudgets"), what="the budget is not deleted")
+    s.ask("the budget stays until the Pods are gone", "GET", "poddisruptionbudgets/chat")
     s.ask("a new object", "POST", "configmaps", config_map("late"))
     s.ask("a new pod", "POST", "pods", pod("late"))
     s.ask("evict within", "POST", "pods/held/eviction", eviction("held"))
@@ -977,11 +993,13 @@ def namespaces(s: Script) -> None:
 def nodes(s: Script) -> None:
     name = f"n-{s.ns.name}"
     where = f"/api/v1/nodes/{name}"
-    s.ask("create", "POST", "/api/v1/nodes", {"metadata": {"name": name}, "spec": {"unschedulable": True}})
+    s.ask(
+        "create", "POST", "/api/v1/nodes", {"metadata": {"name": name}, "spec": {"unschedulable": True}}, briefly=True
+    )
     form = "application/strategic-merge-patch+json"
     try:
-        s.ask("cordon", "PATCH", where, {"spec": {"unschedulable": True}}, content_type=form)
-        s.ask("uncordon", "PATCH", where, {"spec": {"unschedulable": None}}, content_type=form, query={"dryRun": "All"})
+        s.ask("cordon", "PATCH", where, {"spec": {"unschedulable": True}}, content_type=form, briefly=True)
+        s.ask("uncordon", "PATCH", where, {"spec": {"unschedulable": None}}, content_type=form, briefly=True)
         s.ask("a patch of the unknown", "PATCH", "/api/v1/nodes/none", {}, content_type=form)
         s.ask(
             "a stale cordon",
@@ -997,7 +1015,6 @@ def nodes(s: Script) -> None:
             {"metadata": {"uid": "wrong"}, "spec": {"unschedulable": None}},
             content_type=form,
         )
-        s.ask("a pod's CIDR", "PATCH", where, {"spec": {"podCIDR": "nope"}}, content_type=form)
         s.ask("a word for unschedulable", "PATCH", where, {"spec": {"unschedulable": "yes"}}, content_type=form)
         s.ask("a bad taint", "PATCH", where, {"spec": {"taints": [{"key": "a", "effect": "Nope"}]}},
               content_type="application/merge-patch+json")  # fmt: skip
@@ -1028,7 +1045,6 @@ def watches(s: Script) -> None:
     s.watch("from the start", where, **one)
     s.watch("from version 0", where, resourceVersion="0", **one)
     s.watch("from a version", where, resourceVersion=before, **one)
-    s.watch("from version 1", where, resourceVersion="1", **one)
     s.watch("from the future", where, resourceVersion="999999999", **one)
     s.watch("from version abc", where, resourceVersion="abc", **one)
     now = s.ns.do("GET", where)["metadata"]["resourceVersion"]
@@ -1051,7 +1067,6 @@ def watches(s: Script) -> None:
     s.watch("timeout abc", where, timeoutSeconds="abc")
     s.watch("of what is not", "leases/none", timeoutSeconds=1)
     s.watch("of no namespace", "/api/v1/namespaces/none-such/pods", timeoutSeconds=1)
-    s.ask("a watch by the old path", "GET", "/api/v1/watch/namespaces/none-such/pods", query={"timeoutSeconds": 1})
 
 
 @script
@@ -1060,7 +1075,8 @@ def pods_watched(s: Script) -> None:
     s.ns.create("pods", pod("a", nodeName="", schedulerName="nobody"))
 
     def live() -> None:
-        s.ns.do("POST", "pods/a/binding", {"target": {"kind": "Node", "name": "nowhere"}})
+        target = {"kind": "Node", "name": "nowhere"}
+        s.ns.do("POST", "pods/a/binding", {"metadata": {"name": "a"}, "target": target})
         s.ns.patch("pods/a/status", {"status": {"phase": "Running"}})
         s.ns.patch("pods/a/status", {"status": {"phase": "Succeeded"}})
         s.ns.do("DELETE", "pods/a", {"gracePeriodSeconds": 0})
@@ -1139,10 +1155,9 @@ def kubectl_drain(s: Script) -> None:
     name = f"n-{s.ns.name}"
     s.ns.do("POST", "/api/v1/nodes", {"metadata": {"name": name}})
     try:
-        for app in ("a", "b"):
-            s.pod(app, nodeName=name)
+        s.pod("a", nodeName=name)
         s.kubectl("bare pods", "drain", name)
-        s.budget(minAvailable=2)
+        s.budget(minAvailable=1)
         s.kubectl("blocked", "drain", name, "--force", "--timeout=3s")
         s.kubectl("a dry run", "drain", name, "--force", "--dry-run=server", "--timeout=3s")
         s.kubectl("by label", "drain", name, "--force", "--pod-selector=app=none")
@@ -1151,6 +1166,5 @@ def kubectl_drain(s: Script) -> None:
         s.kubectl("uncordoned already", "uncordon", name)
         s.kubectl("a node that is not", "drain", "none")
     finally:
-        for app in ("a", "b"):
-            s.ns.ask("DELETE", f"pods/{app}", {"gracePeriodSeconds": 0})
+        s.ns.ask("DELETE", "pods/a", {"gracePeriodSeconds": 0})
         s.ns.ask("DELETE", f"/api/v1/nodes/{name}")

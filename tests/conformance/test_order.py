@@ -11,7 +11,7 @@ import pytest
 
 from tests.conformance import transitions as tr
 from tests.conformance.differences import side
-from tests.conformance.episodes import Episode, all_episodes
+from tests.conformance.episodes import AtOnce, Episode, all_episodes
 from tests.labs import Lab
 
 RECORDED = {
@@ -29,7 +29,7 @@ RECORDED = {
     "rolling_restart": (93.05, 111.9, {"old": "chat-df8ff699f", "new": "chat-78fd9f8ccd"}),
     "scale": (112.0, 118.3, {"replicaset": "chat-78fd9f8ccd"}),
 }  # fmt: skip
-Episodes = dict[str, Episode]
+Episodes = AtOnce[Episode] | dict[str, Episode]
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def episodes(lab: Lab) -> Episodes:
 @pytest.fixture(scope="module")
 def recording() -> Episodes:
     changes = tr.recorded()
-    found: Episodes = {}
+    found: dict[str, Episode] = {}
     for name, (start, end, names) in RECORDED.items():
         inside = [index for index, change in enumerate(changes) if start <= change.at < end]
         part = tr.window(changes, inside[0], inside[-1] + 1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -50,7 +51,8 @@ class Account:
         return any(rule.allows(verb, resource, namespace) for rule in self.rules)
 
 
-ADMIN = Account("kubernetes-admin", (Rule(("*",), ("*",)),), ("system:masters", "system:authenticated"))
+MASTERS = "system:masters"
+ADMIN = Account("kubernetes-admin", (Rule(("*",), ("*",)),), (MASTERS, "system:authenticated"))
 ANONYMOUS = Account("system:anonymous", (), ("system:unauthenticated",))
 SELF = Rule(("create",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"))
 """What everybody with a name may ask about themselves (role system:basic-user)."""
@@ -95,15 +97,13 @@ class Access:
             raise errors.unauthorized()
         return account
 
-    def account(self, authorization: str, impersonate: str) -> Account:
-        """The account of the headers Authorization and Impersonate-User. ApiError 401, 403."""
+    def account(self, authorization: str, impersonate: str, groups: Sequence[str] = ()) -> Account:
+        """The account of the headers Authorization, Impersonate-User and Impersonate-Group. ApiError 401, 403.
+
+        A scheme that the server does not know, and an empty token, count as no credentials.
+        """
         scheme, _, token = authorization.partition(" ")
-        if not authorization:
-            account = ANONYMOUS
-        elif scheme.lower() == "bearer":
-            account = self._bearer(token)
-        else:
-            raise errors.unauthorized()
+        account = self._bearer(token) if scheme.lower() == "bearer" and token.strip() else ANONYMOUS
         if not impersonate:
             return account
         if not account.may("impersonate", "users", None):
@@ -112,6 +112,9 @@ class Access:
                 'in API group "" at the cluster scope'
             )
             raise errors.forbidden({"name": impersonate, "kind": "users"}, message)
+        if groups:
+            rules = ADMIN.rules if MASTERS in groups else ()
+            return Account(impersonate, rules, (*groups, "system:authenticated"))
         known = next((known for known in self.tokens.values() if known.user == impersonate), None)
         match impersonate.split(":"):
             case ["system", "serviceaccount", namespace, name] if known is None:
@@ -178,6 +181,12 @@ def require_path(account: Account, path: str) -> None:
 def review_access(store: Store, account: Account, review: Json) -> Json:
     """Answer a SelfSubjectAccessReview."""
     spec = review.get("spec") or {}
+    if bool(spec.get("resourceAttributes")) == bool(spec.get("nonResourceAttributes")):
+        value = spec.get("nonResourceAttributes")
+        given = {key.capitalize(): value[key] for key in sorted(value)} if value else None
+        why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        why = f"Invalid value: {json.dumps(given, separators=(',', ':'))}: {why}"
+        raise errors.invalid(Resource("", "", "authorization.k8s.io"), "", [("FieldValueInvalid", "spec", why)])
     asked = {key: value for key, value in (spec.get("resourceAttributes") or {}).items() if value}
     if asked:
         resource = asked.get("resource", "")
@@ -202,6 +211,8 @@ def review_access(store: Store, account: Account, review: Json) -> Json:
 def review_rules(store: Store, account: Account, review: Json) -> Json:
     """Answer a SelfSubjectRulesReview: the account's rules in a namespace."""
     namespace = (review.get("spec") or {}).get("namespace")
+    if not namespace:
+        raise errors.bad_request("no namespace on request")
     rules = [rule for rule in (*account.rules, SELF) if "*" in rule.namespaces or namespace in rule.namespaces]
     groups = {plural: group for group, plural in RESOURCES}
     listed = [
@@ -223,7 +234,10 @@ def review_rules(store: Store, account: Account, review: Json) -> Json:
 def review_self(account: Account) -> Json:
     """Answer a SelfSubjectReview (`kubectl auth whoami`)."""
     answer = _review("SelfSubjectReview", {}, {"userInfo": {"username": account.user, "groups": list(account.groups)}})
-    answer["apiVersion"] = "authentication.k8s.io/v1"
+    answer |= {
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": {"creationTimestamp": timestamp(datetime.now(UTC))},
+    }
     del answer["spec"]
     return answer
 

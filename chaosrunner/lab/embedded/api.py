@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
@@ -14,7 +15,7 @@ from aiohttp import web
 from chaosrunner.lab.embedded import discovery, errors, verbs
 from chaosrunner.lab.embedded.access import TOKEN_PATH, Access, Account, require, require_path, split_token
 from chaosrunner.lab.embedded.errors import ApiError
-from chaosrunner.lab.embedded.requests import ListOptions, Target, flag, log_options, read_object
+from chaosrunner.lab.embedded.requests import ListOptions, Target, flag, log_options, number, read_object
 from chaosrunner.lab.embedded.selectors import matcher
 from chaosrunner.lab.embedded.store import Store
 from chaosrunner.lab.embedded.tables import table
@@ -72,10 +73,17 @@ class ApiServer:
         try:
             token, path = split_token(request.path)
             authorization = request.headers.get("Authorization") or (f"Bearer {token}" if token else "")
-            account = self.access.account(authorization, request.headers.get("Impersonate-User", ""))
+            account = self.access.account(
+                authorization,
+                request.headers.get("Impersonate-User", ""),
+                request.headers.getall("Impersonate-Group", ()),
+            )
             target = Target.parse(path)
+            if target is not None and target.name and target.resource.namespaced and target.namespace is None:
+                raise errors.no_such_resource()
             if target is None:
                 return self._plain_path(request, path, account)
+            _check_form(request, target)
             return await self._resource(request, target, account)
         except ApiError as error:
             return _json(error.status, error.body)
@@ -110,6 +118,8 @@ class ApiServer:
                 answer = discovery.openapi_index()
             case ["openapi", "v3", *rest]:
                 answer = discovery.openapi("/".join(rest))
+        if answer is None and discovery.knows(path):
+            raise errors.no_such_resource()
         return _text(404, "404 page not found\n") if answer is None else _json(200, answer)
 
     async def _resource(self, request: web.BaseRequest, target: Target, account: Account) -> web.StreamResponse:
@@ -125,6 +135,7 @@ class ApiServer:
             case "get" if target.subresource == "log":
                 return await self._log(request, target)
             case "get":
+                await self._await_version(number(query, "resourceVersion"))
                 return self._shown(request, target, verbs.read(store, target))
             case "list":
                 options = ListOptions.parse(target.resource, query)
@@ -169,6 +180,8 @@ class ApiServer:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _shown(self, request: web.BaseRequest, target: Target, obj: Json) -> web.Response:
+        if _wants(request, "PartialObjectMetadata"):
+            return _json(200, _partial(obj))
         if target.subresource or not _wants_table(request):
             return _json(200, obj)
         answer = table(target.resource, [obj], self.store.now(), request.query.get("includeObject", "Metadata"))
@@ -179,6 +192,9 @@ class ApiServer:
         if _wants_table(request):
             answer = table(target.resource, objects, self.store.now(), request.query.get("includeObject", "Metadata"))
             return _json(200, answer | {"metadata": meta})
+        if _wants(request, "PartialObjectMetadataList"):
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta}
+            return _json(200, head | {"items": [_partial(obj) for obj in objects]})
         bare = ("kind", "apiVersion")
         items = [{key: value for key, value in obj.items() if key not in bare} for obj in objects]
         resource = target.resource
@@ -201,7 +217,9 @@ class ApiServer:
         options = ListOptions.parse(target.resource, request.query)
         initial: list[Json] = []
         after = options.version or 0
-        if not after or options.initial_events:
+        if options.initial_events is False:
+            after = after or self.store.resource_version
+        elif not after or options.initial_events:
             after = self.store.resource_version
             plural = target.resource.plural
             initial = self.store.list(plural, target.namespace, labels=options.labels, fields=options.fields)
@@ -215,10 +233,10 @@ class ApiServer:
             timeout=options.timeout or WATCH_TIMEOUT,
             initial=tuple(initial),
             bookmarks=self.bookmarks if options.bookmarks else None,
-            announce_end=options.initial_events and options.bookmarks,
+            announce_end=bool(options.initial_events) and options.bookmarks,
             show=self._viewer(request, target),
         )
-        response = web.StreamResponse(headers=_HEADERS | {"Content-Type": "application/json"})
+        response = web.StreamResponse(headers=_headers("application/json"))
         await response.prepare(request)
         # A client that goes away ends its watch; there is nobody left to tell.
         with contextlib.suppress(ConnectionError):
@@ -257,7 +275,7 @@ class ApiServer:
         namespace = pod["metadata"]["namespace"]
         chunks = self.log_reader(namespace, target.name, container, **log_options(request.query))
         first = await anext(chunks, b"")
-        response = web.StreamResponse(headers=_HEADERS | {"Content-Type": "text/plain"})
+        response = web.StreamResponse(headers=_headers("text/plain"))
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):
             await response.write(first)
@@ -296,8 +314,13 @@ async def serve(
 _HEADERS = {"Cache-Control": "no-cache, private"}
 
 
+def _headers(content_type: str) -> dict[str, str]:
+    """What every answer has: the real server's log of requests is searched by the id."""
+    return _HEADERS | {"Content-Type": content_type, "Audit-Id": str(uuid.uuid4())}
+
+
 def _json(status: int, body: Json, content_type: str = "application/json") -> web.Response:
-    headers = _HEADERS | {"Content-Type": content_type}
+    headers = _headers(content_type)
     if status == 403:
         headers["X-Content-Type-Options"] = "nosniff"
     if retry := body.get("details", {}).get("retryAfterSeconds"):
@@ -306,19 +329,51 @@ def _json(status: int, body: Json, content_type: str = "application/json") -> we
 
 
 def _text(status: int, text: str) -> web.Response:
-    headers = _HEADERS | {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+    headers = _headers("text/plain; charset=utf-8") | {"X-Content-Type-Options": "nosniff"}
     return web.Response(status=status, body=text.encode(), headers=headers)
 
 
+def _wants(request: web.BaseRequest, kind: str) -> bool:
+    return f"as={kind};" in f"{request.headers.get('Accept', '')};".replace(",", ";")
+
+
 def _wants_table(request: web.BaseRequest) -> bool:
-    return "as=Table" in request.headers.get("Accept", "")
+    return _wants(request, "Table")
+
+
+_FORMS = ("application/json", "application/*", "*/*", "application/yaml", "application/vnd.kubernetes.protobuf")
+_KINDS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
+
+
+def _check_form(request: web.BaseRequest, target: Target) -> None:
+    """ApiError 406 unless one of the forms that are asked for is one of the server's; 400 for Tables of nothing known.
+
+    What comes is JSON in any case: the lab writes neither YAML nor protobuf.
+    """
+    accepted = [entry.split(";") for entry in request.headers.get("Accept", "*/*").replace(" ", "").split(",")]
+    known = [parts for parts in accepted if parts[0] in _FORMS]
+    if not known and target.subresource != "log":
+        raise errors.failure(
+            406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {errors.READ_TYPES}", {}
+        )
+    asked = [[part.removeprefix("as=") for part in parts if part.startswith("as=")] for parts in known]
+    if asked and all(kinds and kinds[0] not in _KINDS for kinds in asked):
+        raise errors.not_acceptable()
+    include = request.query.get("includeObject", "")
+    if _wants_table(request) and include not in ("", "None", "Metadata", "Object"):
+        why = f"includeObject: Invalid value: \"{include}\": must be 'Metadata', 'Object', 'None', or empty"
+        raise errors.bad_request(f"Unable to convert to Table as requested: {why}")
+
+
+def _partial(obj: Json) -> Json:
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
 def _verb(method: str, target: Target, query: Mapping[str, str]) -> str:
     """The verb that RBAC knows a request by. ApiError 405."""
     named = bool(target.name)
     verb = {
-        "GET": "watch" if flag(query, "watch") else "get" if named else "list",
+        "GET": "get" if named else "watch" if flag(query, "watch") else "list",
         "POST": "create",
         "PUT": "update",
         "PATCH": "patch",
@@ -333,7 +388,13 @@ def _verb(method: str, target: Target, query: Mapping[str, str]) -> str:
         case "scale" | "status":
             allowed = ("get", "patch", "update")
     needs_name = verb in ("update", "patch")
-    if verb not in allowed or (needs_name and not named) or (verb == "create" and named and not target.subresource):
+    everywhere = target.resource.namespaced and target.namespace is None
+    if (
+        verb not in allowed
+        or (needs_name and not named)
+        or (verb == "create" and named and not target.subresource)
+        or (everywhere and verb in ("create", "deletecollection"))
+    ):
         raise errors.method_not_allowed()
     return verb
 

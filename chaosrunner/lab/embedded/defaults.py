@@ -36,17 +36,26 @@ def on_create(resource: Resource, obj: Json) -> None:
         case "nodes":
             obj.setdefault("spec", {})
             obj.setdefault("status", {})
+        case "leases":
+            obj.setdefault("spec", {})
     on_update(resource, obj)
 
 
 def on_update(resource: Resource, obj: Json) -> None:
     """Fill in the defaults that also hold for a changed object, in place."""
     spec = obj.get("spec")
+    if resource.plural == "endpointslices":
+        for port in obj.get("ports") or ():
+            port.setdefault("name", "")
+            port.setdefault("protocol", "TCP")
     if not isinstance(spec, dict):
         return
     match resource.plural:
         case "pods":
             pod_spec(spec)
+            for condition in obj.get("status", {}).get("conditions") or ():
+                condition.setdefault("lastProbeTime", None)
+                condition.setdefault("lastTransitionTime", None)
         case "deployments":
             _template(spec)
             spec.setdefault("replicas", 1)
@@ -121,6 +130,10 @@ def _probe(probe: Json) -> None:
 
 def _admit_pod(spec: Json) -> None:
     """What admission adds to a Pod, and never to a template."""
+    if spec.get("nodeName") == "":
+        del spec["nodeName"]
+    if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     spec.setdefault("serviceAccountName", "default")
     tolerations = spec.setdefault("tolerations", [])
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):

@@ -64,6 +64,16 @@ def group(name: str) -> Json | None:
     return {"kind": "APIGroup", "apiVersion": "v1"} | found if found else None
 
 
+def knows(path: str) -> bool:
+    """Whether a path lies below a group that there is, so that only its rest is unknown."""
+    match path.strip("/").split("/"):
+        case ["api", _, *_]:
+            return True
+        case ["apis", name, _, *_]:
+            return group(name) is not None
+    return False
+
+
 def resources(group: str, version: str) -> Json | None:
     """/api/v1 and /apis/GROUP/VERSION; None if there is no such group or version."""
     entries = [entry for entry in RESOURCES.values() if (entry.group, entry.version) == (group, version)]

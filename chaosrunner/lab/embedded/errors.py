@@ -50,7 +50,7 @@ def details_of(resource: Resource, name: str = "") -> Json:
         details["name"] = name
     if resource.group:
         details["group"] = resource.group
-    return details | {"kind": resource.plural}
+    return details | ({"kind": resource.plural} if resource.plural else {})
 
 
 def not_found(resource: Resource, name: str) -> ApiError:
@@ -79,6 +79,14 @@ def bad_request(message: str) -> ApiError:
     return failure(400, "BadRequest", message)
 
 
+class Unreadable(ApiError):
+    """An object that has not the shape of its kind (400; 422 where a patch made it so)."""
+
+    def __init__(self, resource: Resource, why: object) -> None:
+        refused = bad_request(f"the object cannot be read as a {resource.qualified_kind}: {why}")
+        super().__init__(refused.status, refused.body)
+
+
 def unauthorized() -> ApiError:
     return failure(401, "Unauthorized", "Unauthorized")
 
@@ -101,8 +109,31 @@ def namespace_terminating(resource: Resource, name: str, namespace: str) -> ApiE
     return forbidden(details_of(resource, name) | {"causes": [cause]}, message)
 
 
+READ_TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+
+
 def unsupported_media_type() -> ApiError:
+    message = f"the body of the request was in an unknown format - accepted media types include: {READ_TYPES}"
+    return failure(415, "UnsupportedMediaType", message)
+
+
+def unsupported_patch_type() -> ApiError:
     return failure(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+
+
+def not_acceptable() -> ApiError:
+    message = f"only the following media types are accepted: {READ_TYPES}"
+    return failure(406, "NotAcceptable", message)
+
+
+def no_such_resource() -> ApiError:
+    """A path below a group and version that there are, but for a resource that there is not."""
+    return failure(404, "NotFound", "the server could not find the requested resource", {})
+
+
+def invalid_options(kind: str, reason: str, field: str, message: str) -> ApiError:
+    """Something in the query, or in the options of a body."""
+    return invalid(Resource("", kind, "meta.k8s.io"), "", [(reason, field, message)])
 
 
 def method_not_allowed() -> ApiError:
@@ -136,7 +167,7 @@ def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> ApiError:
     listed = [f"{field}: {message}" for _, field, message in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     details = details_of(resource, name) | {
-        "kind": resource.kind,
+        **({"kind": resource.kind} if resource.kind else {}),
         "causes": [{"reason": reason, "message": message, "field": field} for reason, field, message in causes],
     }
     return failure(422, "Invalid", f'{resource.qualified_kind} "{name}" is invalid: {text}', details)

@@ -89,18 +89,35 @@ def _merge_list(field: str, target: list[Any], patch: list[Any], service: bool) 
     if key is None or len(items) < len(patch) or any(key not in item for item in items):
         return patch
     merged = {item.get(key): item for item in target}
+    places = {name: place for place, name in enumerate(merged)}
     for item in items:
         if item.get("$patch") == "delete":
             merged.pop(item[key], None)
         else:
             merged[item[key]] = strategic_merge(merged.get(item[key], {}), item, service=service)
-    return list(merged.values())
+    patched = [item[key] for item in items if item[key] in merged]
+    return [merged[name] for name in _in_order(patched, places, [name for name in merged if name not in patched])]
+
+
+def _in_order(patched: list[Any], places: dict[Any, int], others: list[Any]) -> list[Any]:
+    """The patch's own order, the others put in where they stood; what is new (no place yet) goes before what is left.
+
+    k8s.io/apimachinery/pkg/util/strategicpatch, normalizeElementOrder and mergeSortedSlice.
+    """
+    found = []
+    for name in patched:
+        while others and places[others[0]] <= places.get(name, -1):
+            found.append(others.pop(0))
+        found.append(name)
+    return found + others
 
 
 def json_patch(target: Any, operations: Any) -> Any:
     """RFC 6902. ApiError 400 if it is no list of operations, 422 if one cannot be applied or a `test` fails."""
     if not isinstance(operations, list) or not all(isinstance(entry, dict) for entry in operations):
-        raise bad_request("error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch")
+        raise bad_request(
+            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+        )
     for entry in operations:
         target = _operate(target, entry)
     return target
@@ -154,7 +171,8 @@ def _edit(target: Any, path: list[str], operation: str, value: Any = None) -> An
         return None if operation == "remove" else value
     token, rest = path[0], path[1:]
     if isinstance(target, dict):
-        if token not in target and (rest or operation != "add"):
+        # The real server takes a `replace` of what is not there for an `add`.
+        if token not in target and (rest or operation == "remove"):
             _refuse()
         edited = dict(target)
         if rest:

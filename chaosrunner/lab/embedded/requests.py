@@ -64,31 +64,70 @@ class ListOptions:
     resume: tuple[int, tuple[str, str]] | None
     watch: bool
     bookmarks: bool
-    initial_events: bool
+    initial_events: bool | None
     timeout: float | None
 
     @classmethod
     def parse(cls, resource: Resource, query: Mapping[str, str]) -> ListOptions:
-        """ApiError 400 for a selector or a token that cannot be read, 500 for a version that is no number."""
-        version = query.get("resourceVersion", "")
-        if version and not version.isdigit():
-            message = (
-                f'resourceVersion: Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax'
-            )
-            raise errors.failure(500, None, message)
+        """ApiError 400 for what cannot be read, 422 for what does not fit together."""
+        version, resume = _version(query), query.get("continue")
+        _check_match(query)
+        if resume and version:
+            raise errors.bad_request("specifying resource version is not allowed when using continue")
+        # What the server has in its memory (version 0) it lists whole.
+        limit = 0 if version == 0 and not flag(query, "watch") else max(0, number(query, "limit") or 0)
         labels = query.get("labelSelector")
         return cls(
             labels=Selector.parse(labels) if labels else None,
             fields=parse_fields(resource.plural, query.get("fieldSelector", "")),
-            version=int(version) if version else None,
+            version=version,
             version_match=query.get("resourceVersionMatch", ""),
-            limit=number(query, "limit") or 0,
-            resume=_read_continue(query["continue"]) if query.get("continue") else None,
+            limit=limit,
+            resume=_read_continue(resume) if resume else None,
             watch=flag(query, "watch"),
             bookmarks=flag(query, "allowWatchBookmarks"),
-            initial_events=flag(query, "sendInitialEvents"),
+            initial_events=flag(query, "sendInitialEvents") if query.get("sendInitialEvents") else None,
             timeout=number(query, "timeoutSeconds"),
         )
+
+
+def _version(query: Mapping[str, str]) -> int | None:
+    """ApiError 400 for a version that is no number; on a watch the real server makes that 500."""
+    text = query.get("resourceVersion", "")
+    if not text:
+        return None
+    if text.isdigit():
+        return int(text)
+    message = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+    if flag(query, "watch"):
+        raise errors.failure(500, None, message)
+    raise errors.bad_request(f"invalid resource version: {message}")
+
+
+_MATCHES = ("Exact", "NotOlderThan", "")
+
+
+def _check_match(query: Mapping[str, str]) -> None:
+    """ApiError 422: k8s.io/apimachinery/pkg/apis/meta/internalversion/validation."""
+    match, version, initial = (
+        query.get(name, "") for name in ("resourceVersionMatch", "resourceVersion", "sendInitialEvents")
+    )
+    why = ""
+    if match not in _MATCHES:
+        listed = ", ".join(f'"{name}"' for name in _MATCHES)
+        why = f'Unsupported value: "{match}": supported values: {listed}'
+        raise errors.invalid_options("ListOptions", "FieldValueNotSupported", "resourceVersionMatch", why)
+    if flag(query, "watch"):
+        if initial and match != "NotOlderThan":
+            why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        elif match and not initial:
+            why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+    elif match and not version:
+        why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+    elif match == "Exact" and version == "0":
+        why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+    if why:
+        raise errors.invalid_options("ListOptions", "FieldValueForbidden", "resourceVersionMatch", f"Forbidden: {why}")
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
@@ -117,7 +156,7 @@ def _read_continue(token: str) -> tuple[int, tuple[str, str]]:
         namespace, _, name = body["start"].rstrip("\0").rpartition("/")
         return body["rv"], (namespace, name)
     except (binascii.Error, ValueError, KeyError, TypeError):
-        raise errors.bad_request("continue key is not valid: the token cannot be read") from None
+        raise errors.bad_request("invalid continue token: continue key is not valid: it cannot be read") from None
 
 
 def log_options(query: Mapping[str, str]) -> dict[str, Any]:
@@ -132,11 +171,15 @@ def log_options(query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def is_dry_run(query: Mapping[str, str], options: Json | None = None) -> bool:
-    """Whether the query, or the body's options, ask for dryRun=All, the only value there is (ApiError 400)."""
+def is_dry_run(query: Mapping[str, str], kind: str, options: Json | None = None) -> bool:
+    """Whether the query, or the body's options, ask for dryRun=All, the only value there is (ApiError 422).
+
+    `kind`: what the options are called, such as CreateOptions.
+    """
     asked = [query["dryRun"]] if query.get("dryRun") else list((options or {}).get("dryRun") or ())
     if any(value != "All" for value in asked):
-        raise errors.bad_request(f'dryRun: Unsupported value: "{asked[0]}": supported values: "All"')
+        why = f'Unsupported value: {json.dumps(asked)}: supported values: "All"'
+        raise errors.invalid_options(kind, "FieldValueNotSupported", "dryRun", why)
     return bool(asked)
 
 
@@ -147,6 +190,7 @@ def read_object(body: bytes, content_type: str) -> Json:
     if content_type not in ("", "application/json", "application/yaml"):
         raise errors.unsupported_media_type()
     obj = decode(body, as_yaml=content_type == "application/yaml")
+    obj = {} if obj is None else obj
     if not isinstance(obj, dict) or not isinstance(obj.get("metadata", {}), dict):
         raise errors.bad_request("the body is not an object of the Kubernetes API")
     return obj

@@ -14,6 +14,7 @@ class Resource:
 
     `generation`: the server counts changes of the desired state in metadata.generation.
     `unconditional`: an update may leave out metadata.resourceVersion.
+    `put_creates`: an update of what is not there creates it.
     `returned`: a delete answers with the deleted object, not with a Status.
     """
 
@@ -27,6 +28,7 @@ class Resource:
     subresources: tuple[str, ...] = ()
     generation: bool = False
     unconditional: bool = True
+    put_creates: bool = False
     returned: bool = False
     verbs: tuple[str, ...] = ALL_VERBS
     stored: bool = True
@@ -125,7 +127,7 @@ _TABLE = (
     Resource("clusterroles", "ClusterRole", "rbac.authorization.k8s.io", namespaced=False),
     Resource("rolebindings", "RoleBinding", "rbac.authorization.k8s.io"),
     Resource("roles", "Role", "rbac.authorization.k8s.io"),
-    Resource("leases", "Lease", "coordination.k8s.io", unconditional=False),
+    Resource("leases", "Lease", "coordination.k8s.io", unconditional=False, put_creates=True),
     Resource("endpointslices", "EndpointSlice", "discovery.k8s.io", generation=True, unconditional=False),
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaosrunner.lab.embedded import names
 from chaosrunner.lab.embedded.errors import bad_request
 
 
@@ -102,14 +103,19 @@ class _Parser:
             found.append(self._requirement())
             if not self._peek()[0]:
                 break
-            self._expect(",", "',' or 'end of string'")
+            if not self._accept(","):
+                raise self._unexpected("',' or 'end of string'", within=False)
             if not self._peek()[1] and self._peek()[0] != "!":
-                raise self._unexpected("identifier after ','")
+                raise self._unexpected("identifier after ','", within=False)
         return found
 
     def _requirement(self) -> Requirement:
         negated = self._accept("!")
+        if not negated and not self._peek()[1]:
+            raise self._unexpected("!, identifier, or 'end of string'", within=False)
         key = self._word("identifier")
+        for why in names.of_key(key):
+            raise _invalid("<nil>", key, why)
         if negated:
             return Requirement(key, "!")
         token, is_word = self._peek()
@@ -121,19 +127,22 @@ class _Parser:
         self._at += 1
         match token:
             case "=" | "==" | "!=":
-                return Requirement(key, "!=" if token == "!=" else "=", (self._value(),))
+                value = self._value()
+                for why in names.of_value(value):
+                    raise _invalid(f"values[0][{key}]", value, why)
+                return Requirement(key, "!=" if token == "!=" else "=", (value,))
             case "<" | ">":
                 value = self._value()
                 if not re.fullmatch(r"-?\d+", value):
-                    raise bad_request(f"values[0][{key}]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, "
-                                      "the value must be an integer")  # fmt: skip
+                    raise _invalid("values[0]", value, "for 'Gt', 'Lt' operators, the value must be an integer")
                 return Requirement(key, "gt" if token == ">" else "lt", (value,))
             case _:
                 self._at -= 1
                 raise self._unexpected("in, notin, =, ==, !=, gt, lt")
 
     def _set(self) -> tuple[str, ...]:
-        self._expect("(", "'('")
+        if not self._accept("("):
+            raise bad_request(f"unable to parse requirement: found '{self._peek()[0]}' expected: '('")
         values = [self._value()]
         while self._accept(","):
             values.append(self._value())
@@ -166,18 +175,22 @@ class _Parser:
     def _peek(self) -> tuple[str, bool]:
         return self._tokens[self._at] if self._at < len(self._tokens) else ("", False)
 
-    def _unexpected(self, expected: str) -> Exception:
-        found = self._peek()[0]
-        return bad_request(f"unable to parse requirement: found '{found}', expected: {expected}")
+    def _unexpected(self, expected: str, *, within: bool = True) -> Exception:
+        """`within`: whether a requirement was begun."""
+        found = f"found '{self._peek()[0]}', expected: {expected}"
+        return bad_request(f"unable to parse requirement: {found}" if within else found)
+
+
+def _invalid(field: str, value: str, why: str) -> Exception:
+    return bad_request(f'unable to parse requirement: {field}: Invalid value: "{value}": {why}')
 
 
 _ANYWHERE = ("metadata.name", "metadata.namespace")
 _FIELDS: dict[str, tuple[str, ...]] = {
-    "pods": ("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.phase",
-             "status.podIP", "status.nominatedNodeName"),
+    "pods": ("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
+             "status.phase", "status.podIP", "status.nominatedNodeName"),
     "nodes": ("spec.unschedulable",),
     "namespaces": ("status.phase",),
-    "replicasets": ("status.replicas",),
     "secrets": ("type",),
     "services": ("spec.clusterIP", "spec.type"),
     "events": ("involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
@@ -197,14 +210,18 @@ def parse_fields(resource: str, text: str) -> FieldSelector:
     """
     found = []
     for term in filter(None, text.split(",")):
-        parts = re.fullmatch(r"([^=!]+)(==|=|!=)(.*)", term)
+        parts = re.fullmatch(r"([^=!]*)(==|=|!=)(.*)", term)
         if parts is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
         path = parts[1].strip()
         if resource == "events":
             path = path.replace("regarding.", "involvedObject.", 1)
         if path not in _ANYWHERE and path not in _FIELDS.get(resource, ()):
-            raise bad_request(f"field label not supported: {path}")
+            raise bad_request(
+                f"field label not supported: {path}"
+                if resource in _FIELDS
+                else f'"{path}" is not a known field selector: only "metadata.name", "metadata.namespace"'
+            )
         found.append((path, parts[2] != "!=", parts[3].strip()))
     return tuple(found)
 
@@ -219,7 +236,7 @@ def _field(obj: Mapping[str, Any], path: str) -> str:
         value = value.get(name) if isinstance(value, Mapping) else None
     match value:
         case None:
-            return "false" if path == "spec.unschedulable" else ""
+            return "false" if path in ("spec.unschedulable", "spec.hostNetwork") else ""
         case bool():
             return "true" if value else "false"
         case _:

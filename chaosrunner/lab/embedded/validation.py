@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from ipaddress import ip_address
 
+from chaosrunner.lab.embedded import names
 from chaosrunner.lab.embedded.errors import Cause, invalid
 from chaosrunner.lab.embedded.resources import Resource
 from chaosrunner.lab.embedded.selectors import Selector
 from chaosrunner.lab.objects import Json
 
-_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
-_SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
-    f"end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
-)
 _PERCENT_RULE = (
     "a valid percent string must be a numeric string followed by an ending '%' "
     "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
@@ -24,7 +21,7 @@ _PERCENT_RULE = (
 
 def check(resource: Resource, obj: Json, old: Json | None = None) -> None:
     """Raise ApiError 422 with every cause that was found. `old` is given for an update."""
-    causes = [*_metadata(resource, obj["metadata"]), *_KINDS.get(resource.plural, _nothing)(obj, old)]
+    causes = [*_metadata(resource, obj["metadata"], old), *_KINDS.get(resource.plural, _nothing)(obj, old)]
     if causes:
         raise invalid(resource, obj["metadata"].get("name", ""), causes)
 
@@ -54,21 +51,37 @@ def required(field: str, message: str = "Required value") -> Cause:
 
 
 def wrong(field: str, value: object, why: str) -> Cause:
-    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    shown = json.dumps(value, separators=(",", ":"))
     return ("FieldValueInvalid", field, f"Invalid value: {shown}: {why}")
 
 
-def _metadata(resource: Resource, meta: Json) -> Iterator[Cause]:
+def unsupported(field: str, value: str, supported: tuple[str, ...]) -> Cause:
+    listed = ", ".join(f'"{name}"' for name in supported)
+    return ("FieldValueNotSupported", field, f'Unsupported value: "{value}": supported values: {listed}')
+
+
+def _metadata(resource: Resource, meta: Json, old: Json | None) -> Iterator[Cause]:
     name = meta.get("name")
     if not name:
         yield required("metadata.name", "Required value: name or generateName is required")
-    elif len(name) > 253:
-        yield wrong("metadata.name", name, "must be no more than 253 bytes")
     elif resource.group == "rbac.authorization.k8s.io":  # anything that a path may hold, like system:basic-user
         if name in (".", "..") or "/" in name or "%" in name:
             yield wrong("metadata.name", name, "may not be '.' or '..', and may not contain '/' or '%'")
-    elif not re.fullmatch(_SUBDOMAIN, name):
-        yield wrong("metadata.name", name, _SUBDOMAIN_RULE)
+    else:
+        yield from (wrong("metadata.name", name, why) for why in names.of_object(name))
+        if resource.plural == "namespaces" and "." in name:
+            yield wrong("metadata.name", name, "must not contain dots")
+    for field in ("labels", "annotations"):
+        for key in meta.get(field) or {}:
+            yield from (wrong(f"metadata.{field}", key, why) for why in names.of_key(key))
+    for value in (meta.get("labels") or {}).values():
+        yield from (wrong("metadata.labels", value, why) for why in names.of_value(value))
+    if old is not None and old["metadata"].get("deletionTimestamp"):
+        added = [entry for entry in meta.get("finalizers") or () if entry not in old["metadata"].get("finalizers", ())]
+        if added:
+            listed = ", ".join(f'"{entry}"' for entry in added)
+            why = "no new finalizers can be added if the object is being deleted, found new finalizers"
+            yield "FieldValueForbidden", "metadata.finalizers", f"Forbidden: {why} []string{{{listed}}}"
 
 
 def _nothing(obj: Json, old: Json | None) -> Iterator[Cause]:
@@ -99,53 +112,174 @@ def _fixed(spec: Json) -> Json:
     return kept
 
 
+_RESTART = ("Always", "OnFailure", "Never")
+
+
 def _pod_spec(spec: Json, path: str) -> Iterator[Cause]:
     containers = spec.get("containers")
     if not containers:
         yield required(f"{path}.containers")
+    seen: set[str] = set()
     for index, container in enumerate(containers or ()):
-        if not container.get("name"):
-            yield required(f"{path}.containers[{index}].name")
+        at, name = f"{path}.containers[{index}]", container.get("name")
+        if not name:
+            yield required(f"{at}.name")
+        elif name in seen:
+            yield "FieldValueDuplicate", f"{at}.name", f'Duplicate value: "{name}"'
+        else:
+            yield from (wrong(f"{at}.name", name, why) for why in names.of_container(name))
+        seen.add(name)
         if not container.get("image"):
-            yield required(f"{path}.containers[{index}].image")
+            yield required(f"{at}.image")
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+            if container.get(probe):
+                yield from _probe(container[probe], f"{at}.{probe}")
+    policy = spec.get("restartPolicy", "Always")
+    if policy not in _RESTART:
+        yield unsupported(f"{path}.restartPolicy", policy, _RESTART)
+
+
+def _probe(probe: Json, path: str) -> Iterator[Cause]:
+    handler = next((name for name in ("exec", "httpGet", "tcpSocket", "grpc") if probe.get(name)), None)
+    if handler is None:
+        yield required(path, "Required value: must specify a handler type")
+    elif "port" in probe[handler]:
+        yield from _port(probe[handler]["port"], f"{path}.{handler}.port")
+    for field in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
+        if probe.get(field, 0) < 0:
+            yield wrong(f"{path}.{field}", probe[field], "must be greater than or equal to 0")
+
+
+def _port(port: int | str, path: str) -> Iterator[Cause]:
+    if isinstance(port, int) and not 1 <= port <= 65535:
+        yield wrong(path, port, "must be between 1 and 65535, inclusive")
 
 
 def _workload(obj: Json, old: Json | None) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
     selector = spec.get("selector")
     template = spec.get("template") or {}
-    if not selector:
+    if selector is None:
         yield required("spec.selector")
+    elif not selector:
+        yield wrong("spec.selector", {}, f"empty selector is invalid for {obj['kind'].lower()}")
     if (spec.get("replicas") or 0) < 0:
         yield wrong("spec.replicas", spec["replicas"], "must be greater than or equal to 0")
-    labels = (template.get("metadata") or {}).get("labels") or {}
+    labels = (template.get("metadata") or {}).get("labels")
     matching = Selector.of(selector)
-    if selector and matching is not None and not matching.matches(labels):
-        shown = "{" + ",".join(f'"{key}":"{labels[key]}"' for key in sorted(labels)) + "}"
-        yield ("FieldValueInvalid", "spec.template.metadata.labels",
-               f"Invalid value: {shown}: `selector` does not match template `labels`")  # fmt: skip
+    if selector != {} and (matching is None or not matching.matches(labels)):
+        shown = dict(sorted(labels.items())) if labels else None
+        yield wrong("spec.template.metadata.labels", shown, "`selector` does not match template `labels`")
     yield from _pod_spec(template.get("spec") or {}, "spec.template.spec")
+    policy = (template.get("spec") or {}).get("restartPolicy", "Always")
+    if policy in _RESTART[1:]:
+        yield unsupported("spec.template.spec.restartPolicy", policy, _RESTART[:1])
+    rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {}
+    if rolling.get("maxSurge") in (0, "0%") and rolling.get("maxUnavailable") in (0, "0%"):
+        yield wrong("spec.strategy.rollingUpdate.maxUnavailable", 0, "may not be 0 when `maxSurge` is 0")
     if old is not None and selector != old["spec"].get("selector"):
-        yield wrong("spec.selector", str(selector), "field is immutable")
+        yield wrong("spec.selector", selector, "field is immutable")
+
+
+_SERVICE_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 
 
 def _service(obj: Json, old: Json | None) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
-    if not spec.get("ports") and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
+    ports = spec.get("ports") or ()
+    if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
         yield required("spec.ports")
+    for index, port in enumerate(ports):
+        at = f"spec.ports[{index}]"
+        if len(ports) > 1 and not port.get("name"):
+            yield required(f"{at}.name")
+        yield from _port(port["port"], f"{at}.port")
+        yield from _port(port["targetPort"], f"{at}.targetPort")
+    if spec["type"] not in _SERVICE_TYPES:
+        yield unsupported("spec.type", spec["type"], _SERVICE_TYPES)
+
+
+_POLICIES = ("AlwaysAllow", "IfHealthyBudget")
 
 
 def _budget(obj: Json, old: Json | None) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
     if "minAvailable" in spec and "maxUnavailable" in spec:
-        yield wrong("spec", "minAvailable, maxUnavailable", "minAvailable and maxUnavailable cannot be both set")
-    Selector.of(spec.get("selector"))
+        shown = {
+            "MinAvailable": spec["minAvailable"],
+            "Selector": spec.get("selector"),
+            "MaxUnavailable": spec["maxUnavailable"],
+            "UnhealthyPodEvictionPolicy": spec.get("unhealthyPodEvictionPolicy"),
+        }
+        yield wrong("spec", shown, "minAvailable and maxUnavailable cannot be both set")
+    for index, entry in enumerate((spec.get("selector") or {}).get("matchExpressions") or ()):
+        if entry.get("operator") not in ("In", "NotIn", "Exists", "DoesNotExist"):
+            field = f"spec.selector.matchExpressions[{index}].operator"
+            yield wrong(field, entry.get("operator"), "not a valid selector operator")
+    policy = spec.get("unhealthyPodEvictionPolicy")
+    if policy is not None and policy not in _POLICIES:
+        yield unsupported("spec.unhealthyPodEvictionPolicy", policy, _POLICIES)
     for field in ("minAvailable", "maxUnavailable"):
         value = spec.get(field)
-        if isinstance(value, str) and not re.fullmatch(r"(100|[0-9]{1,2})%", value):
+        if isinstance(value, str) and not re.fullmatch(r"[0-9]+%", value):
             yield wrong(f"spec.{field}", value, _PERCENT_RULE)
+        elif isinstance(value, str) and int(value[:-1]) > 100:
+            yield wrong(f"spec.{field}", value, "must not be greater than 100%")
         elif isinstance(value, int) and value < 0:
             yield wrong(f"spec.{field}", value, "must be greater than or equal to 0")
+
+
+def _lease(obj: Json, old: Json | None) -> Iterator[Cause]:
+    spec = obj.get("spec") or {}
+    duration = spec.get("leaseDurationSeconds")
+    if duration is not None and duration <= 0:
+        yield wrong("spec.leaseDurationSeconds", duration, "must be greater than 0")
+    for field in ("acquireTime", "renewTime"):
+        if spec.get(field) is not None and not re.fullmatch(_MICRO_TIME, spec[field]):
+            raise TypeError(f"spec.{field} is no time with a fraction of a second")
+
+
+_MICRO_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|[-+]\d\d:\d\d)"
+
+
+def _slice(obj: Json, old: Json | None) -> Iterator[Cause]:
+    """Loopback addresses are allowed here, unlike in a real one: the lab's Pods have no others."""
+    if not obj.get("addressType"):
+        yield required("addressType")
+        return
+    for index, entry in enumerate(obj.get("endpoints") or ()):
+        at = f"endpoints[{index}].addresses"
+        if not entry.get("addresses"):
+            yield required(at)
+        for place, text in enumerate(entry.get("addresses") or ()):
+            try:
+                address = ip_address(text)
+            except ValueError:
+                yield wrong(f"{at}[{place}]", text, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
+                continue
+            if f"IPv{address.version}" != obj["addressType"]:
+                yield wrong(at, text, f"must be an {obj['addressType']} address")
+            elif address.is_link_local:
+                why = "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
+                yield wrong(f"{at}[{place}]", text, why)
+
+
+def _event(obj: Json, old: Json | None) -> Iterator[Cause]:
+    about = obj["involvedObject"].get("namespace", "")
+    if about and about != obj["metadata"]["namespace"]:
+        yield wrong("involvedObject.namespace", about, "does not match event.namespace")
+
+
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def _node(obj: Json, old: Json | None) -> Iterator[Cause]:
+    spec = obj.get("spec") or {}
+    if not isinstance(spec.get("unschedulable", False), bool):
+        raise TypeError("spec.unschedulable is neither true nor false")
+    for index, taint in enumerate(spec.get("taints") or ()):
+        if taint.get("effect") not in _EFFECTS:
+            yield unsupported(f"metadata.taints[{index}].effect", taint.get("effect", ""), _EFFECTS)
 
 
 _KINDS = {
@@ -154,4 +288,8 @@ _KINDS = {
     "replicasets": _workload,
     "services": _service,
     "poddisruptionbudgets": _budget,
+    "leases": _lease,
+    "endpointslices": _slice,
+    "events": _event,
+    "nodes": _node,
 }

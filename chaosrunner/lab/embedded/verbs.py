@@ -19,6 +19,7 @@ from chaosrunner.lab.embedded.requests import (
     number,
     read_object,
 )
+from chaosrunner.lab.embedded.resources import Resource
 from chaosrunner.lab.embedded.selectors import Selector
 from chaosrunner.lab.embedded.store import Store, clone
 from chaosrunner.lab.objects import Json
@@ -78,15 +79,20 @@ def create(
     if plural == "selfsubjectreviews":
         return 201, access.review_self(account)
     if target.subresource == "eviction":
-        dry_run = is_dry_run(query, obj.get("deleteOptions"))
+        _check_kind_of(obj, "Eviction", "policy/")
+        dry_run = is_dry_run(query, "DeleteOptions", obj.get("deleteOptions"))
         return 201, evict(store, namespace or "", target.name, obj, dry_run=dry_run)
     if target.subresource == "binding":
+        if obj.get("metadata", {}).get("name") != target.name:
+            raise errors.bad_request("name in URL does not match name in Binding object")
         store.bind(namespace or "", target.name, obj.get("target", {}).get("name", ""))
         return 201, errors.success(code=201)
     _check_kind(target, obj)
     if target.resource.group == "events.k8s.io":
         obj = events_v1.from_v1(obj)
-    created = store.create(plural, obj, namespace=namespace, dry_run=is_dry_run(query))
+    if obj.get("metadata", {}).get("resourceVersion"):
+        raise errors.failure(500, None, "resourceVersion should not be set on objects to be created")
+    created = store.create(plural, obj, namespace=namespace, dry_run=is_dry_run(query, "CreateOptions"))
     return 201, shown(target, created)
 
 
@@ -96,29 +102,52 @@ def _check_kind(target: Target, obj: Json) -> None:
     if (kind, version) != (resource.kind, resource.api_version):
         message = f'{kind} in version "{version}" cannot be handled as a {resource.kind}'
         raise errors.bad_request(f"{message}: the kind or version in the body is not that of the URL")
-    named = obj.get("metadata", {}).get("namespace")
-    if named and resource.namespaced and target.namespace and named != target.namespace:
+    _check_place(target, obj, named=False)
+
+
+def _check_kind_of(obj: Json, kind: str, group: str) -> None:
+    """ApiError 400 unless the body of a subresource is of its kind, or of none."""
+    if obj.get("kind", kind) != kind or not obj.get("apiVersion", group).startswith(group):
         raise errors.bad_request(
-            f"the namespace of the provided object does not match the namespace sent on the request "
-            f"({named} != {target.namespace})"
+            f'{obj.get("kind")} in version "{obj.get("apiVersion")}" cannot be handled as a {kind}: it is none'
+        )
+
+
+def _check_place(target: Target, obj: Json, *, named: bool = True) -> None:
+    """ApiError 400 if the object says that it is another one than the URL does; `named`: it must say its name."""
+    meta = obj.get("metadata") or {}
+    name, namespace = meta.get("name"), meta.get("namespace")
+    if named and not name:
+        raise errors.bad_request(
+            f"the name of the object ({target.name} based on URL) was undeterminable: name must be provided"
+        )
+    if named and name != target.name:
+        raise errors.bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
+    if namespace and target.resource.namespaced and target.namespace and namespace != target.namespace:
+        raise errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
         )
 
 
 def replace(store: Store, target: Target, body: bytes, content_type: str, query: Mapping[str, str]) -> Answer:
     """update (PUT), also of /status and /scale."""
     obj = read_object(body, content_type)
+    dry_run = is_dry_run(query, "UpdateOptions")
     if target.subresource == "scale":
-        return 200, _rescale(store, target, obj, query)
+        _check_kind_of(obj, "Scale", "autoscaling/")
+        return 200, _rescale(store, target, obj, dry_run)
     _check_kind(target, obj)
-    meta = obj.setdefault("metadata", {})
-    if meta.get("name", target.name) != target.name:
-        raise errors.bad_request(
-            f"the name of the object ({meta['name']}) does not match the name on the URL ({target.name})"
-        )
-    return 200, _write(store, target, obj, query)
+    _check_place(target, obj)
+    version = obj["metadata"].get("resourceVersion")
+    if version and not str(version).isdigit():
+        raise errors.failure(500, None, f'strconv.ParseUint: parsing "{version}": invalid syntax')
+    plural = target.resource.plural
+    if target.resource.put_creates and store.find(plural, target.name, target.namespace) is None:
+        return 201, store.create(plural, obj, namespace=target.namespace, dry_run=dry_run)
+    return 200, _write(store, target, obj, dry_run)
 
 
-def _write(store: Store, target: Target, obj: Json, query: Mapping[str, str]) -> Json:
+def _write(store: Store, target: Target, obj: Json, dry_run: bool) -> Json:
     if target.resource.group == "events.k8s.io":
         obj = events_v1.from_v1(obj)
     meta = obj["metadata"] = dict(obj.get("metadata") or {})
@@ -126,46 +155,72 @@ def _write(store: Store, target: Target, obj: Json, query: Mapping[str, str]) ->
     if target.namespace:
         meta["namespace"] = target.namespace
     subresource = target.subresource or None
-    written = store.update(target.resource.plural, obj, subresource=subresource, dry_run=is_dry_run(query))
+    written = store.update(target.resource.plural, obj, subresource=subresource, dry_run=dry_run)
     return shown(target, written)
 
 
 def patch(store: Store, target: Target, body: bytes, content_type: str, query: Mapping[str, str]) -> Answer:
     """patch in its four forms, also of /status and /scale; server-side apply creates what is missing."""
-    change = _patch_of(target, body, content_type)
+    change = _patch_of(target, body, content_type, query)
+    dry_run = is_dry_run(query, "PatchOptions")
     try:
         current = read(store, target)
     except ApiError as error:
         if error.status != 404 or content_type != "application/apply-patch+yaml" or target.subresource:
             raise
         applied = change({"metadata": {"name": target.name}})
-        created = store.create(target.resource.plural, applied, namespace=target.namespace, dry_run=is_dry_run(query))
+        created = store.create(target.resource.plural, applied, namespace=target.namespace, dry_run=dry_run)
         return 201, shown(target, created)
     patched = change(current)
     if not isinstance(patched, dict) or not isinstance(patched.get("metadata"), dict):
         raise errors.rejected_patch()
+    try:
+        return 200, _write_patched(store, target, current, patched, dry_run)
+    except errors.Unreadable as error:
+        why = f"Invalid value: {error}"
+        raise errors.invalid(Resource("", ""), "", [("FieldValueInvalid", "patch", why)]) from None
+
+
+def _write_patched(store: Store, target: Target, current: Json, patched: Json, dry_run: bool) -> Json:
     if target.subresource == "scale":
-        return 200, _rescale(store, target, patched, query)
-    return 200, _write(store, target, clone(patched), query)
+        return _rescale(store, target, patched, dry_run)
+    _check_place(target, patched)
+    before, after = current["metadata"]["uid"], patched["metadata"].get("uid")
+    if after not in (None, "", before):
+        why = f'Invalid value: "{after}": field is immutable'
+        raise errors.invalid(target.resource, target.name, [("FieldValueInvalid", "metadata.uid", why)])
+    return _write(store, target, clone(patched), dry_run)
 
 
-def _patch_of(target: Target, body: bytes, content_type: str) -> Any:
+def _patch_of(target: Target, body: bytes, content_type: str, query: Mapping[str, str]) -> Any:
     match content_type:
         case "application/json-patch+json":
-            operations = decode(body)
+            operations = _decode_patch(body)
             return lambda current: json_patch(current, operations)
         case "application/merge-patch+json":
-            document = _document(decode(body))
+            document = _document(_decode_patch(body))
             return lambda current: merge_patch(current, document)
         case "application/strategic-merge-patch+json":
-            document = _document(decode(body))
+            document = _document(_decode_patch(body))
         case "application/apply-patch+yaml":
+            if not query.get("fieldManager"):
+                why = "Required value: is required for apply patch"
+                raise errors.invalid_options("PatchOptions", "FieldValueRequired", "fieldManager", why)
             document = _document(decode(body, as_yaml=True))
+            if not (document.get("kind") and document.get("apiVersion")):
+                raise errors.bad_request("invalid object type: /, Kind=")
             document.get("metadata", {}).pop("managedFields", None)
         case _:
-            raise errors.unsupported_media_type()
+            raise errors.unsupported_patch_type()
     service = target.resource.plural == "services"
     return lambda current: strategic_merge(current, document, service=service)
+
+
+def _decode_patch(body: bytes) -> Any:
+    try:
+        return decode(body)
+    except ApiError:
+        raise errors.bad_request("invalid JSON patch") from None
 
 
 def _document(patch: Any) -> Json:
@@ -180,7 +235,7 @@ def delete(store: Store, target: Target, body: bytes, content_type: str, query: 
     plural = target.resource.plural
     before = store.get(plural, target.name, target.namespace)
     preconditions = options.get("preconditions") or {}
-    dry_run = is_dry_run(query, options)
+    dry_run = is_dry_run(query, "DeleteOptions", options)
     last = store.delete(
         plural,
         target.name,
@@ -214,7 +269,7 @@ def delete_collection(
                 namespace,
                 grace=options.get("gracePeriodSeconds"),
                 propagation=options.get("propagationPolicy"),
-                dry_run=is_dry_run(query, options),
+                dry_run=is_dry_run(query, "DeleteOptions", options),
             )
     return meta, objects
 
@@ -227,7 +282,18 @@ def _delete_options(body: bytes, content_type: str, query: Mapping[str, str]) ->
         options["gracePeriodSeconds"] = number(query, "gracePeriodSeconds")
     if "propagationPolicy" in query:
         options["propagationPolicy"] = query["propagationPolicy"]
+    policy, orphan = options.get("propagationPolicy"), options.get("orphanDependents")
+    if policy is not None and orphan is not None:
+        why = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
+        raise errors.invalid_options("DeleteOptions", "FieldValueInvalid", "propagationPolicy", why)
+    if policy not in (None, *_POLICIES):
+        supported = ", ".join(f'"{name}"' for name in (*_POLICIES, "nil"))
+        why = f'Unsupported value: "{policy}": supported values: {supported}'
+        raise errors.invalid_options("DeleteOptions", "FieldValueNotSupported", "propagationPolicy", why)
     return options
+
+
+_POLICIES = ("Foreground", "Background", "Orphan")
 
 
 def scale_of(obj: Json) -> Json:
@@ -238,7 +304,8 @@ def scale_of(obj: Json) -> Json:
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {key: meta[key] for key in kept},
-        "spec": {"replicas": obj["spec"]["replicas"]},
+        # Go leaves out a 0 here.
+        "spec": {"replicas": obj["spec"]["replicas"]} if obj["spec"]["replicas"] else {},
         "status": {
             "replicas": obj["status"].get("replicas", 0),
             "selector": str(Selector.of(obj["spec"]["selector"])),
@@ -246,9 +313,17 @@ def scale_of(obj: Json) -> Json:
     }
 
 
-def _rescale(store: Store, target: Target, scale: Json, query: Mapping[str, str]) -> Json:
+def _rescale(store: Store, target: Target, scale: Json, dry_run: bool) -> Json:
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if not isinstance(replicas, int):
+        raise errors.Unreadable(target.resource, "spec.replicas is no number")
+    if replicas < 0:
+        why = f"Invalid value: {replicas}: must be greater than or equal to 0"
+        raise errors.invalid(
+            Resource("scales", "Scale", "autoscaling"), target.name, [("FieldValueInvalid", "spec.replicas", why)]
+        )
     obj = clone(store.get(target.resource.plural, target.name, target.namespace))
     if version := scale.get("metadata", {}).get("resourceVersion"):
         obj["metadata"]["resourceVersion"] = version
-    obj["spec"]["replicas"] = scale.get("spec", {}).get("replicas", 0)
-    return scale_of(store.update(target.resource.plural, obj, dry_run=is_dry_run(query)))
+    obj["spec"]["replicas"] = replicas
+    return scale_of(store.update(target.resource.plural, obj, dry_run=dry_run))

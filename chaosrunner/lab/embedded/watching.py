@@ -16,6 +16,8 @@ from chaosrunner.lab.objects import Json
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
+_LAST_BOOKMARK = 2.0
+"""Seconds before the end of a watch at which a bookmark comes in any case (apiserver, cacher, nextBookmarkTime)."""
 _POD_TEMPLATE = {"metadata": {}, "spec": {"containers": None}}
 _EMPTY: dict[str, Json] = {
     "deployments": {"spec": {"selector": None, "template": _POD_TEMPLATE, "strategy": {}}, "status": {}},
@@ -96,7 +98,10 @@ class Watch:
             if self.announce_end:
                 yield self._bookmark(seen, {INITIAL_EVENTS_END: "true"})
             end = loop.time() + self.timeout
+            last = end - _LAST_BOOKMARK
             next_bookmark = loop.time() + (self.bookmarks or self.timeout)
+            if last > loop.time():
+                next_bookmark = min(next_bookmark, last)
             while True:
                 arrived.clear()
                 events = b"".join(self._render(change) for change in waiting if change.version > seen)
@@ -105,8 +110,8 @@ class Watch:
                     yield events
                     continue
                 now = loop.time()
-                if self.bookmarks is not None and now >= min(next_bookmark, end):
-                    next_bookmark = now + self.bookmarks
+                if self.bookmarks is not None and now >= next_bookmark:
+                    next_bookmark = now + self.bookmarks if now >= last else min(now + self.bookmarks, last)
                     yield self._bookmark(max(seen, self.store.resource_version))
                 if now >= end:
                     return

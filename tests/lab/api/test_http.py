@@ -258,7 +258,7 @@ async def test_put_checks_names(connect: Serve) -> None:
         ("GET", f"{PODS}/p/nothing", None, 404),
         ("GET", "/api/v1/nothing", None, 404),
         ("POST", "/api/v1/namespaces/none/configmaps", {"metadata": {"name": "a"}}, 404),
-        ("POST", f"{PODS}?dryRun=Some", {"metadata": {"name": "a"}, "spec": SPEC}, 400),
+        ("POST", f"{PODS}?dryRun=Some", {"metadata": {"name": "a"}, "spec": SPEC}, 422),
     ],
 )
 async def test_requests_that_make_no_sense(method: str, path: str, body: Any, status: int, connect: Serve) -> None:
@@ -336,6 +336,7 @@ async def test_events_are_one_kind_in_two_groups(connect: Serve) -> None:
         "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
         "note": "told",
         "reason": "Why",
+        "type": "Normal",
         "reportingController": "test",
         "eventTime": "2026-11-29T16:00:00.000000Z",
     }

@@ -5,10 +5,18 @@ from __future__ import annotations
 from chaosrunner.lab.embedded.controllers.queue import Controller, ObjectKey, key_of
 from chaosrunner.lab.objects import Json
 
-_OBJECTS: dict[str, tuple[str, Json]] = {
-    "serviceaccounts": ("default", {}),
+_DESCRIPTION = (
+    "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the "
+    "internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes "
+    "clusters."
+)
+_OBJECTS: dict[str, Json] = {
+    "serviceaccounts": {"metadata": {"name": "default"}},
     # The lab speaks plain HTTP: there is a bundle, and nothing in it.
-    "configmaps": ("kube-root-ca.crt", {"data": {"ca.crt": ""}}),
+    "configmaps": {
+        "metadata": {"name": "kube-root-ca.crt", "annotations": {"kubernetes.io/description": _DESCRIPTION}},
+        "data": {"ca.crt": ""},
+    },
 }
 
 
@@ -30,6 +38,6 @@ class NamespaceDefaultsController(Controller):
         namespace = self.store.find("namespaces", key[1])
         if namespace is None or namespace["status"]["phase"] != "Active":
             return
-        for resource, (name, content) in _OBJECTS.items():
-            if self.store.find(resource, name, key[1]) is None:
-                self.store.create(resource, {"metadata": {"name": name}, **content}, namespace=key[1])
+        for resource, obj in _OBJECTS.items():
+            if self.store.find(resource, obj["metadata"]["name"], key[1]) is None:
+                self.store.create(resource, obj, namespace=key[1])
