@@ -84,7 +84,8 @@ async def running_lab(
     made = state or Path(tempfile.mkdtemp(prefix="chaosrunner-lab-"))
     made.mkdir(parents=True, exist_ok=True)
     told = real_lab.Said(made / "lab.stderr", lambda line: None)  # its log lines are for a person who looks for them
-    command = [sys.executable, "-m", "chaosrunner.lab", "--spec", _written(spec, made), "--state", str(made)]
+    (made / "spec.json").write_text(json.dumps(spec))
+    command = [sys.executable, "-m", "chaosrunner.lab", "--spec", str(made / "spec.json"), "--state", str(made)]
     patience = START_LIMIT + float(spec.get("startup") or 0)
     try:
         async with _serving(command, told, patience, STOP_LIMIT, partial(_count, made, spec, progress)) as ready:
@@ -108,18 +109,12 @@ async def on_real_lab(spec: dict[str, Any], state: Path, progress: Tell) -> Asyn
     It ends by itself when this process dies, as an embedded lab does. Raises Refused where it does not start,
     UserError where its user can mend that.
     """
-    with tempfile.TemporaryDirectory(prefix="chaosrunner-lab-") as folder:
-        made = Path(folder)
-        told = real_lab.Said(made / "lab.stderr", progress)
-        command = real_lab.command("serve", state, "--spec", _written(spec, made))
+    with real_lab.nameless() as errors, real_lab.nameless() as written:
+        told = real_lab.Said(errors, progress)
+        written.write_text(json.dumps(spec))
+        command = real_lab.command("serve", state, "--spec", str(written))
         async with _serving(command, told, math.inf, REAL_STOP_LIMIT, partial(_pass_on, told)) as ready:
             yield ready
-
-
-def _written(spec: dict[str, Any], folder: Path) -> str:
-    path = folder / "spec.json"
-    path.write_text(json.dumps(spec))
-    return str(path)
 
 
 @asynccontextmanager

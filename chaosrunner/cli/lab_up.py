@@ -6,7 +6,6 @@ import json
 import shlex
 import signal
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,11 +51,10 @@ def up(
 def _up_real(spec: dict[str, Any], state: Path, output: str) -> None:
     for lab in labs.standing("real", state):
         raise UserError(f"a real lab stands at {state} already; end it with: chaosrunner lab down{labs.option(lab)}")
-    with tempfile.NamedTemporaryFile("w", prefix="chaosrunner-", suffix=".json") as file:
-        json.dump(spec, file)
-        file.flush()
+    with real_lab.nameless() as written:
+        written.write_text(json.dumps(spec))
         nodes = str(spec["nodes"])
-        told = real_lab.call("up", state, "--nodes", nodes, "--spec", file.name, tell=partial(click.echo, err=True))
+        told = real_lab.call("up", state, "--nodes", nodes, "--spec", str(written), tell=partial(click.echo, err=True))
     if output == "json":
         print_json_line(told)
         return

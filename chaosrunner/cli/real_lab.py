@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,8 @@ def call(verb: str, state: Path | None, *arguments: str, tell: Tell) -> dict[str
 
     Raises UserError where the program says that the user can mend it, Refused for all else that went wrong.
     """
-    with tempfile.TemporaryDirectory(prefix="chaosrunner-") as folder:
-        said, answer = Said(Path(folder) / "stderr", tell), Path(folder) / "stdout"
+    with nameless() as errors_file, nameless() as answer:
+        said = Said(errors_file, tell)
         with said.path.open("wb") as errors, answer.open("wb") as output:
             process = subprocess.Popen(
                 command(verb, state, *arguments),
@@ -77,6 +78,13 @@ def call(verb: str, state: Path | None, *arguments: str, tell: Tell) -> dict[str
         said.end()
         lines = answer.read_text().splitlines()
     return dict(json.loads(lines[-1])) if lines else {}
+
+
+@contextmanager
+def nameless() -> Iterator[Path]:
+    """A path to a file without a name, for us and programs that we start: it goes with us, also if we are killed."""
+    with tempfile.TemporaryFile() as file:
+        yield Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
 
 
 def status(state: Path) -> dict[str, Any] | None:
