@@ -137,6 +137,8 @@ def test_down_without_a_lab_is_no_mistake(home: Path, capsys: pytest.CaptureFixt
 
 # --- what a program says ------------------------------------------------------------------------------------
 
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the real lab's program is started on Linux only")
+
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
@@ -148,6 +150,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return put
 
 
+@on_linux
 def test_progress_is_told_while_it_goes_on(program: Callable[[str], None]) -> None:
     program("echo network >&2; sleep 0.6; echo nodes >&2; echo '{\"pid\": 1}'")
     told: list[tuple[str, float]] = []
@@ -158,6 +161,7 @@ def test_progress_is_told_while_it_goes_on(program: Callable[[str], None]) -> No
     assert told[0][1] < 0.6  # before the program ended
 
 
+@on_linux
 @pytest.mark.parametrize(
     ("script", "kind", "message"),
     [
@@ -178,6 +182,7 @@ def test_an_error_is_told_once(
     assert told == ["nodes"] * (message != "the lab failed: nodes" and "nodes" in script)
 
 
+@on_linux
 def test_an_interruption_ends_the_program_in_order(program: Callable[[str], None], tmp_path: Path) -> None:
     program(f"trap 'sleep 0.3; touch {tmp_path}/ended; exit 1' TERM; echo begun >&2; while :; do sleep 0.05; done")
 
