@@ -92,6 +92,7 @@ def run(
     on_row: Callable[[rows.Row], None] | None = None,
     beside: Callable[[], Any] | None = None,
     request_timeout: float = 5.0,
+    follow: Callable[[Path, Live], rows.Emit] | None = None,
     **options: Any,
 ) -> Ran:
     """Runs a drill in this process. `beside` is an async function that runs beside it until it ends."""
@@ -114,11 +115,11 @@ def run(
 
     kept: list[Live] = []
 
-    def follow(_: Path, live: Live) -> rows.Emit:
+    def look_on(folder: Path, live: Live) -> rows.Emit:
         kept.append(live)
-        return hear
+        return follow(folder, live) if follow else hear
 
-    wanted = replace(Options(timelines=timelines, signals=False, follow=follow), **options)
+    wanted = replace(Options(timelines=timelines, signals=False, follow=look_on), **options)
 
     async def both() -> Ran:
         async with anyio.create_task_group() as group:
