@@ -21,7 +21,8 @@ from chaosrunner.lab.real.binaries import Binaries, cache
 _PATIENCE = 60.0
 """Longest start and end of the containerd that unpacks, seconds each."""
 _KEPT_SECONDS = 3600.0
-"""A store that nobody wanted for so long goes when another is made."""
+"""A store that nobody wanted for so long goes."""
+_UNFINISHED = "unfinished-"
 
 
 def prepare(binaries: Binaries, images: Sequence[Path]) -> Path:
@@ -32,12 +33,13 @@ def prepare(binaries: Binaries, images: Sequence[Path]) -> Path:
     seed = folder / hashlib.sha256(named.encode()).hexdigest()[:16]
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if seed.exists():
+            seed.touch()
+        _drop_old(folder)
         if not seed.exists():
-            _drop_old(folder)
-            with tempfile.TemporaryDirectory(dir=folder, prefix="unfinished-") as scratch:
+            with tempfile.TemporaryDirectory(dir=folder, prefix=_UNFINISHED) as scratch:
                 _unpack(binaries, images, Path(scratch))
                 (Path(scratch) / "root").rename(seed)
-        seed.touch()
     return seed
 
 
@@ -53,11 +55,12 @@ def plant(seed: Path, root: Path) -> None:
 
 def import_image(binaries: Binaries, socket: Path, image: Path) -> None:
     """Give an image to a containerd, for kubelet to find. RuntimeError with what `ctr` said."""
-    _run([str(binaries.ctr), "-a", str(socket), "-n", "k8s.io", "images", "import", str(image)])
+    _run([str(binaries.ctr), "-a", str(socket), "-n", "k8s.io", "images", "import", "--local", str(image)])
 
 
 def _unpack(binaries: Binaries, images: Sequence[Path], scratch: Path) -> None:
-    socket = scratch / "containerd.sock"
+    # Of the lab alone, as all below /run; a path below the cache could be too long for a socket.
+    socket = Path("/run/seed.sock")
     configuration = scratch / "containerd.toml"
     configuration.write_text(
         f"""\
@@ -89,8 +92,8 @@ disabled_plugins = ["io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime
 
 def _drop_old(folder: Path) -> None:
     """Remove what was last wanted long ago, and what a crash left unfinished. Stores that share its files keep them."""
-    for old in folder.iterdir():
-        if old.is_dir() and time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+    for old in filter(Path.is_dir, folder.iterdir()):
+        if old.name.startswith(_UNFINISHED) or time.time() - old.stat().st_mtime > _KEPT_SECONDS:
             shutil.rmtree(old)
 
 
