@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from tests.conformance.episodes import AtOnce, Stage, is_ready, seen, server
@@ -106,6 +107,15 @@ def container_status(pod: Json) -> Json:
     return dict(statuses[0])
 
 
+def started_at(pod: Json) -> float:
+    """When the container was started, as kubelet tells it, cut off to the second."""
+    return instant(container_status(pod)["state"]["running"]["startedAt"])
+
+
+def instant(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
 def http(path: str, **more: Any) -> Json:
     return {"httpGet": {"path": path, "port": "http"}, "periodSeconds": 1, **more}
 
@@ -129,13 +139,16 @@ def initial_delay(t: Trial) -> Found:
     t.start(readinessProbe=http("/ready", initialDelaySeconds=4))
     t.running()
     first = t.wait_for("/ready")[0]
-    return {"start": t.noted("start")[0], "first": first, "ready": t.when(is_ready)}
+    return {"started": started_at(t.pod), "first": first, "ready": t.when(is_ready)}
 
 
 @experiment
 def thresholds(t: Trial) -> Found:
     """Ready after two successes, not ready after three failures."""
-    t.start({"ok": {"/ready": [[0, 5], [11, FOREVER]]}}, readinessProbe=http("/ready", successThreshold=2))
+    t.start(
+        {"ok": {"/ready": [[0, 6], [12, FOREVER]]}},
+        readinessProbe=http("/ready", successThreshold=2),
+    )
     t.running()
     ready = t.when(is_ready)
     unready = t.when(lambda pod: not is_ready(pod), ready)
@@ -147,7 +160,12 @@ def thresholds(t: Trial) -> Found:
 @experiment
 def liveness(t: Trial) -> Found:
     """Two failures end the container as a delete would; it is started again at once."""
-    t.start({"ok": {"/live": [[0, 4]]}, "drain": 1.5}, livenessProbe=http("/live", failureThreshold=2))
+    t.start(
+        {"ok": {"/live": [[0, 4]]}, "drain": 1.5},
+        # Nobody may ask for its life before it can answer.
+        startupProbe=http("/started", failureThreshold=60),
+        livenessProbe=http("/live", failureThreshold=2),
+    )
     t.running()
     first = t.wait_for("start")[0]
     ended = t.wait_for("SIGTERM")[0]
@@ -163,13 +181,15 @@ def startup(t: Trial) -> Found:
     """A startup probe that never succeeds."""
     t.start(
         {"ok": {"/started": []}},
-        startupProbe=http("/started", failureThreshold=3, initialDelaySeconds=1),
+        startupProbe=http("/started", failureThreshold=3, initialDelaySeconds=4),
         readinessProbe=http("/ready"),
     )
     t.running()
     restarted = t.when(lambda pod: container_status(pod)["restartCount"] == 1)
+    last = container_status(t.pod)["lastState"]["terminated"]
     lines = t.ns.log("pod", previous="true").splitlines()
-    return {"lines": [json_line(line) for line in lines], "restarted": restarted}
+    started = instant(last["startedAt"])
+    return {"started": started, "lines": [json_line(line) for line in lines], "restarted": restarted}
 
 
 def json_line(line: str) -> tuple[float, str]:
@@ -266,13 +286,16 @@ def back_off(t: Trial) -> Found:
 
 @experiment
 def killed(t: Trial) -> Found:
-    """A container killed from outside is noticed within about a second, and started again at once."""
+    """A container killed from outside is noticed within about a second, and started again at once.
+
+    When it ended the runtime tells, cut off to the second.
+    """
     t.start(readinessProbe=http("/ready"))
     t.running()
     ready = t.when(is_ready)
-    sent = time.time()
     t.lab.kill(t.pod)
     unready = t.when(lambda pod: not is_ready(pod), ready)
     restarted = t.when(lambda pod: container_status(pod)["restartCount"] == 1)
+    ended = instant(container_status(t.pod)["lastState"]["terminated"]["finishedAt"])
     again = t.when(is_ready, restarted)
-    return {"killed": sent, "noticed": unready, "restarted": restarted, "again": again}
+    return {"killed": ended, "noticed": unready, "restarted": restarted, "again": again}

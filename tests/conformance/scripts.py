@@ -65,7 +65,7 @@ class Script:
                 self.ns.until(lambda: watch.status, what="no answer to the watch")
                 change()
             watch.ended.wait(30)
-            lines = [_line(event) for event in watch.seen()]
+            lines = [_line(event) for event in watch.seen() if not _is_plain_bookmark(event)]
             kept = {name: watch.headers[name] for name in HEADERS if watch.headers[name] is not None}
             self._keep(label, {"status": watch.status, "headers": kept, "lines": lines})
 
@@ -159,6 +159,11 @@ def _text(value: str, namespace: str) -> str:
     value = _TIME.sub("TIME", _UID.sub("UID", value))
     value = _ADDRESS.sub("ADDRESS", _VERSION.sub(r"\1N", value))
     return _SUFFIX.sub("XXXXX", _HASH.sub(r"\1-HASH", _AGE.sub("AGE", value)))
+
+
+def _is_plain_bookmark(event: Json) -> bool:
+    """Bookmarks that tell nothing but a version come when they come."""
+    return event.get("type") == "BOOKMARK" and "annotations" not in event["object"]["metadata"]
 
 
 def _line(event: Json) -> Json:
@@ -509,9 +514,9 @@ def patching(s: Script) -> None:
     s.ns.until(lambda: len(s.ns.get("deployments/web")["status"].get("conditions", ())) == 2)
     container = {"name": "side", "image": "x"}
     spec = {"template": {"spec": {"containers": [container]}}}
-    patch("a container more", "strategic-merge", {"spec": spec}, "deployments/web")
-    spec = {"template": {"spec": {"containers": [{"name": "side", "$patch": "delete"}]}}}
-    patch("a container less", "strategic-merge", {"spec": spec}, "deployments/web")
+    patch("a container more", "strategic-merge", {"spec": spec}, "deployments/web", query={"dryRun": "All"})
+    spec = {"template": {"spec": {"containers": [{"name": "main", "$patch": "delete"}, container]}}}
+    patch("a container for another", "strategic-merge", {"spec": spec}, "deployments/web", query={"dryRun": "All"})
     patch("no container", "merge", {"spec": {"template": {"spec": {"containers": []}}}}, "deployments/web")
     s.ask("apply", "PATCH", "configmaps/b", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"},
           "data": {"x": "1"}}, content_type=APPLY, query={"fieldManager": "one"})  # fmt: skip
@@ -617,6 +622,7 @@ def evictions(s: Script) -> None:
     s.ask("dry runs spend nothing", "GET", "poddisruptionbudgets/chat/status")
     evict("v1beta1", "a", eviction("a", dryRun=["All"]) | {"apiVersion": "policy/v1beta1"})
     evict("accepted", "a")
+    s.ns.until(lambda: not s.ns.get("poddisruptionbudgets/chat")["status"].get("disruptedPods"))
     s.ask("the budget", "GET", "poddisruptionbudgets/chat")
     s.ask("the pod", "GET", "pods/a")
     evict("blocked", "b")
@@ -986,7 +992,7 @@ def namespaces(s: Script) -> None:
     s.ask("a new pod", "POST", "pods", pod("late"))
     s.ask("evict within", "POST", "pods/held/eviction", eviction("held"))
     s.ask("evict what is not", "POST", "pods/none/eviction", eviction("none"))
-    s.ask("a second delete", "DELETE", f"{where}/{{ns}}")
+    s.ask("a second delete", "DELETE", f"{where}/{{ns}}", briefly=True)
 
 
 @script

@@ -58,7 +58,8 @@ def test_the_first_readiness_probe_follows_the_startup_probe_at_once(found: Find
 
 def test_the_initial_delay_counts_from_the_container_s_start(found: Finds) -> None:
     seen = found["initial_delay"]
-    assert within(seen["first"] - seen["start"], 4 - 1, 4 + 1)
+    assert seen["first"] - seen["started"] >= 4
+    assert within(seen["first"] - seen["started"], 4, 1 + 4 + 1)
     assert within(seen["ready"] - seen["first"], 0, 0)
 
 
@@ -71,10 +72,10 @@ def test_thresholds_count_probes_in_a_row(found: Finds) -> None:
     begun = seen["start"]
     assert probes(begun, seen["ready"]) >= 2
     assert within(seen["ready"] - begun, 1, 3)
-    assert probes(begun + 5, seen["unready"]) >= 3
-    assert within(seen["unready"] - begun, 5 + 2, 5 + 3)
-    assert probes(begun + 11, seen["again"]) >= 2
-    assert within(seen["again"] - begun, 11 + 1, 11 + 2)
+    assert probes(begun + 6, seen["unready"]) >= 3
+    assert within(seen["unready"] - begun, 6 + 2, 6 + 3)
+    assert probes(begun + 12, seen["again"]) >= 2
+    assert within(seen["again"] - begun, 12 + 1, 12 + 2)
 
 
 def test_a_failing_liveness_probe_ends_the_container_gracefully(found: Finds) -> None:
@@ -88,11 +89,9 @@ def test_a_failing_liveness_probe_ends_the_container_gracefully(found: Finds) ->
 
 def test_a_failing_startup_probe_ends_the_container(found: Finds) -> None:
     seen = found["startup"]
-    names = [what for _, what in seen["lines"]]
-    assert names[:4] == ["start", "/started", "/started", "/started"]
-    assert "/ready" not in names
-    assert names[-1] == "SIGTERM"
-    assert within(seen["lines"][-1][0] - seen["lines"][0][0], 1 + 2, 1 + 3)
+    assert [what for _, what in seen["lines"]] == ["start", "/started", "/started", "/started", "SIGTERM"]
+    assert seen["lines"][-1][0] - seen["started"] >= 4 + 2
+    assert within(seen["lines"][-1][0] - seen["started"], 4 + 2, 1 + 4 + 3)
 
 
 def test_pre_stop_comes_first_then_sigterm(found: Finds) -> None:
@@ -139,6 +138,6 @@ def test_the_first_restart_is_immediate_and_the_second_waits_ten_seconds(found: 
 
 def test_a_killed_container_is_noticed_after_about_a_second(found: Finds) -> None:
     seen = found["killed"]
-    assert 0 <= seen["noticed"] - seen["killed"] <= RELIST + LATE
+    assert within(seen["noticed"] - seen["killed"], 0, 1 + RELIST)
     assert within(seen["restarted"] - seen["noticed"], 0, 0)
     assert within(seen["again"] - seen["restarted"], 0, 1)

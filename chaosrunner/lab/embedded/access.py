@@ -111,7 +111,7 @@ class Access:
                 f'users "{impersonate}" is forbidden: User "{account.user}" cannot impersonate resource "users" '
                 'in API group "" at the cluster scope'
             )
-            raise errors.forbidden({"name": impersonate, "kind": "users"}, message)
+            raise errors.Denied({"name": impersonate, "kind": "users"}, message)
         if groups:
             rules = ADMIN.rules if MASTERS in groups else ()
             return Account(impersonate, rules, (*groups, "system:authenticated"))
@@ -167,7 +167,7 @@ def require(
         f'{what} is forbidden: User "{account.user}" cannot {verb} resource "{full}" '
         f'in API group "{resource.group}" {where}'
     )
-    raise errors.forbidden(errors.details_of(resource, name), message)
+    raise errors.Denied(errors.details_of(resource, name), message)
 
 
 def require_path(account: Account, path: str) -> None:
@@ -175,7 +175,7 @@ def require_path(account: Account, path: str) -> None:
     open_to = OPEN_PATHS if account == ANONYMOUS else DISCOVERY_PATHS
     if account == ADMIN or any(path == allowed or path.startswith(f"{allowed}/") for allowed in open_to):
         return
-    raise errors.forbidden({}, f'forbidden: User "{account.user}" cannot get path "{path}"')
+    raise errors.Denied({}, f'forbidden: User "{account.user}" cannot get path "{path}"')
 
 
 def review_access(store: Store, account: Account, review: Json) -> Json:

@@ -86,7 +86,10 @@ class ApiServer:
             _check_form(request, target)
             return await self._resource(request, target, account)
         except ApiError as error:
-            return _json(error.status, error.body)
+            answer = _json(error.status, error.body)
+            if isinstance(error, errors.Denied):
+                answer.headers["X-Content-Type-Options"] = "nosniff"
+            return answer
 
     def url_of(self, token: str) -> str:
         """The address for a kubeconfig: on plain HTTP kubectl keeps a bearer token to itself, so it is in the path."""
@@ -321,8 +324,6 @@ def _headers(content_type: str) -> dict[str, str]:
 
 def _json(status: int, body: Json, content_type: str = "application/json") -> web.Response:
     headers = _headers(content_type)
-    if status == 403:
-        headers["X-Content-Type-Options"] = "nosniff"
     if retry := body.get("details", {}).get("retryAfterSeconds"):
         headers["Retry-After"] = str(retry)
     return web.Response(status=status, body=msgspec.json.encode(body), headers=headers)

@@ -87,6 +87,14 @@ class Unreadable(ApiError):
         super().__init__(refused.status, refused.body)
 
 
+class Denied(ApiError):
+    """Refused for lack of rights (403), as opposed to what nobody may do."""
+
+    def __init__(self, details: Json, message: str) -> None:
+        refused = forbidden(details, message)
+        super().__init__(refused.status, refused.body)
+
+
 def unauthorized() -> ApiError:
     return failure(401, "Unauthorized", "Unauthorized")
 

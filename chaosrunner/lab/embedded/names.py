@@ -26,7 +26,7 @@ _SUBDOMAIN_RULE = (
 def of_object(text: str) -> Iterator[str]:
     """What is wrong with the name of an object, or of a part before a slash."""
     if len(text) > 253:
-        yield "must be no more than 253 bytes"
+        yield "must be no more than 253 characters"
     elif not re.fullmatch(_SUBDOMAIN, text):
         yield _SUBDOMAIN_RULE
 

@@ -213,6 +213,9 @@ class Store:
             meta["name"] = meta["generateName"] + _suffix()
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"):
             meta.pop(field, None)
+        for field in ("labels", "annotations", "ownerReferences", "finalizers"):
+            if not meta.get(field):
+                meta.pop(field, None)
         meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp(self.now())}
         if kind.generation:
             meta["generation"] = 1
@@ -291,7 +294,8 @@ class Store:
         """Assign a Pod to a node: spec.nodeName and condition PodScheduled in one change. ApiError 404, 409."""
         kind, old = STORED["pods"], self.get("pods", name, namespace)
         if old["spec"].get("nodeName"):
-            raise errors.conflict(kind, name, f'pod {name} is already assigned to node "{old["spec"]["nodeName"]}"')
+            binding = replace(kind, plural="pods/binding")
+            raise errors.conflict(binding, name, f'pod {name} is already assigned to node "{old["spec"]["nodeName"]}"')
         new = clone(old)
         new["spec"]["nodeName"] = node
         scheduled = {
