@@ -179,7 +179,7 @@ def _model(spec: LabSpec, places: Places) -> Json:
     port, patience = places.model_port, spec.startup
     container = _program("model", "model_server", flags, places, port=port, path="/health", patience=patience)
     if spec.pre_stop:
-        container["lifecycle"] = {"preStop": _sleep(spec.pre_stop)}
+        container["lifecycle"] = {"preStop": _sleep(spec.pre_stop, spec.grace)}
     pod: Json = {
         "terminationGracePeriodSeconds": spec.grace,
         "automountServiceAccountToken": False,
@@ -194,9 +194,9 @@ def _model(spec: LabSpec, places: Places) -> Json:
     return _deployment("model", places.namespace, spec.replicas, pod)
 
 
-def _sleep(seconds: float) -> Json:
-    """A hook that sleeps. Kubernetes' own sleep action takes whole seconds only."""
-    if seconds.is_integer():
+def _sleep(seconds: float, grace: int) -> Json:
+    """A hook that sleeps. Kubernetes' own sleep action takes whole seconds only, and fewer than the grace period."""
+    if seconds.is_integer() and seconds < grace:
         return {"sleep": {"seconds": int(seconds)}}
     return {"exec": {"command": ["sleep", str(seconds)]}}
 

@@ -135,6 +135,16 @@ def test_requests_lost_while_a_dead_container_was_still_an_endpoint() -> None:
     assert died.advice is not None
 
 
+def test_requests_that_a_gateway_sent_to_a_dead_container_when_its_endpoint_was_out_already() -> None:
+    sent = (37.4, 38.2, 38.8)  # out of the endpoints at 37.9, Ready again at 40.8
+    lost = [request(at, at + 0.01, KILLED, "http_error", status=503) for at in sent]
+    died = only(read(*lost, request(41.0, 41.5, KILLED, "http_error", status=500), begin=200.0), "container_died")
+    assert "1 request sent to it in that time was lost; 2 requests sent to it up to 0.9 s after that were lost too" in (
+        died.text
+    )
+    assert {row.id for row in lost} <= set(died.evidence)
+
+
 def test_the_kubelets_clock_narrows_the_second_in_which_a_container_died() -> None:
     near = rows.Skew(at=30.0, owner="kubelet", reported=ANCHOR + 30.0, resolution=0.0, sent=29.999, received=30.001)
     # 16:19:25Z is 35.935 s of the recording: it died in the second from there on.

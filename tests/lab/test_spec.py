@@ -76,6 +76,9 @@ def test_hooks_and_grace_are_those_of_the_spec() -> None:
     assert whole["containers"][0]["lifecycle"]["preStop"] == {"sleep": {"seconds": 5}}
     part = built(pre_stop=0.5)["Deployment/model"]["spec"]["template"]["spec"]["containers"][0]
     assert part["lifecycle"]["preStop"] == {"exec": {"command": ["sleep", "0.5"]}}
+    # The API server refuses a sleep action that is not shorter than the grace period.
+    long = built(pre_stop=3, grace=3)["Deployment/model"]["spec"]["template"]["spec"]["containers"][0]
+    assert long["lifecycle"]["preStop"] == {"exec": {"command": ["sleep", "3.0"]}}
     assert "lifecycle" not in built()["Deployment/model"]["spec"]["template"]["spec"]["containers"][0]
 
 

@@ -55,19 +55,29 @@ def _death(picture: Picture, pod: PodState, death: Death, until: float) -> Findi
         rows.append(change.row)
         text += f"; its endpoint stayed ready until {change.at:.1f} s"
     if refused:
-        text += f"; {plural(refused, 'request')} sent to it in that time {'was' if refused == 1 else 'were'} lost"
-    text += f"; {plural(cut, 'stream')} in flight on it {'was' if cut == 1 else 'were'} lost" if cut else ""
+        text += f"; {plural(refused, 'request')} sent to it in that time {_were(refused)} lost"
+    text += f"; {plural(cut, 'stream')} in flight on it {_were(cut)} lost" if cut else ""
+    back = next((one for one in pod.readiness if one.ready and one.moment.high > seen.high), None)
+    again = until if back is None else min(until, back.moment.high)
+    # Its endpoint was not ready any more, and they were sent there all the same.
+    late = mine & (requests.sent > noticed) & (requests.sent < again) & (change is not None)
+    if count := int(np.count_nonzero(late)):
+        lag = float(requests.sent[late].max()) - noticed
+        text += f"; {plural(count, 'request')} sent to it up to {lag:.1f} s after that {_were(count)} lost too"
     unplaced = picture.unplaced & ~requests.success & (requests.ended >= window.low) & (requests.sent <= noticed)
     if count := int(np.count_nonzero(unplaced)):
-        text += f"; {count} more lost then {'was' if count == 1 else 'were'} on no known Pod"
-    back = next((change for change in pod.readiness if change.ready and change.moment.high > seen.high), None)
+        text += f"; {count} more lost then {_were(count)} on no known Pod"
     if back is not None and back.moment.high < until:
         rows.append(back.moment.row)
         text += f"; Ready again at {back.moment.high:.1f} s"
     advice = None
     if refused:
         advice = "let the gateway try another replica where a connection is refused: nothing was sent, so this is safe"
-    return finding("container_died", "warning", text, [*rows, *requests.ids(affected)], advice)
+    return finding("container_died", "warning", text, [*rows, *requests.ids(affected | late)], advice)
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _window(picture: Picture, pod: PodState, death: Death) -> Interval:
