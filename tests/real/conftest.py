@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from tests.labs import real_lab
-from tests.real.workloads import graceful
 
-__all__ = ["graceful", "real_lab"]
+__all__ = ["real_lab"]
