@@ -141,7 +141,7 @@ def sound(ran: Ran, lab: Lab, before: dict[str, tuple[Object, Object]]) -> None:
     assert facts.exit_code == EXIT_CODES[facts.verdict]
     assert facts.run.state == "ended"
     assert ran.live == facts  # what was known live is what the recording tells
-    wait_for(lambda: lab.nodes() == before, 20)
+    wait_for(lambda: lab.nodes() == before, 60)
 
     states: dict[str, str] = {}
     for entry in ran.of(rows.Journal):
