@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if sys.platform != "linux":
         return _fail("a real lab needs Linux; the embedded lab runs here too", 2)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was begun is undone
     try:
         return int(options.run(options) or 0)
     except (UserError, OSError) as error:
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(text: str, code: int) -> int:
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write("".join(f"error: {line}\n" for line in text.splitlines()))
     return code
 
 
@@ -138,6 +139,7 @@ def _exec(options: argparse.Namespace) -> None:
     program = shutil.which(command[0], path=environment["PATH"])
     if program is None:
         raise UserError(f"exec: {command[0]}: no such program")
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is executed would go on to
     syscalls.enter_network(Path(told["network"]))
     os.execve(program, command, environment)
 

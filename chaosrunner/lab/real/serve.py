@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -42,7 +43,9 @@ def up(state: State, nodes: int, spec: LabSpec | None, tell: Tell) -> dict[str, 
             tell("waiting until it serves")
             found = workload.wait(api, spec, places, _log(state, NAMESPACE))
             workload.settle(api, places)
-            return _ready_line(told, found)
+            line = _ready_line(told, found)
+            state.ready.write_text(json.dumps(line) + "\n")  # `status` tells of the workload too
+            return line
     except BaseException:
         outside.down(state)
         raise
