@@ -159,8 +159,7 @@ class Stage:
         self._before = {pod["metadata"]["name"] for pod in self.pods()}
 
     def end(self, victim: str = "", **facts: Any) -> Episode:
-        # Events are sent behind everything else.
-        time.sleep(1)
+        self._let_events_come()
         history = self.lab.recorder.history(self.ns.name, nodes=True)
         before: dict[tuple[str, str], Change] = {}
         for change in history:
@@ -175,6 +174,12 @@ class Stage:
         replicasets = [change.name for change in changes if change.kind == "replicasets"]
         names = {"app": self.app, "victim": victim, "replacement": created[0] if created else ""}
         return Episode(changes, names | {"replicaset": replicasets[0]}, facts)
+
+    def _let_events_come(self) -> None:
+        """Wait until no Event came for 2 s: a kubelet sends them behind everything else, and slowly when busy."""
+        known = -1
+        while known != (known := len(self.of("events"))):
+            time.sleep(2)
 
     def ready_pod(self) -> Json:
         return next(pod for pod in self.pods() if is_ready(pod) and "deletionTimestamp" not in pod["metadata"])

@@ -59,19 +59,29 @@ def states(episodes: Episodes, name: str, kind: str, part: str, state: Any) -> l
     return tr.sequence(episodes[name].changes, kind, episodes[name].names[part], state)
 
 
+def assert_goes_through(seen: list[Any], expected: list[Any], lab: Lab) -> None:
+    """The embedded lab writes each state. A kubelet writes the newest: busy, it skips states, but adds none."""
+    if lab.name == "embedded":
+        assert seen == expected
+    assert (seen[0], seen[-1]) == (expected[0], expected[-1])
+    assert tr.is_subsequence(seen, expected), seen
+
+
 # -- Pods --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["eviction", "kill", "grace_exceeded", "node_cut"])
-def test_the_victim_goes_through_the_recorded_states(episodes: Episodes, recording: Episodes, name: str) -> None:
-    seen, expected = both(episodes, recording, name, "pods", "victim", tr.pod)
-    assert seen == expected
+def test_the_victim_goes_through_the_recorded_states(
+    episodes: Episodes, recording: Episodes, lab: Lab, name: str
+) -> None:
+    assert_goes_through(*both(episodes, recording, name, "pods", "victim", tr.pod), lab)
 
 
 @pytest.mark.parametrize("name", ["eviction", "force_delete", "grace_exceeded"])
-def test_the_replacement_goes_through_the_recorded_states(episodes: Episodes, recording: Episodes, name: str) -> None:
-    seen, expected = both(episodes, recording, name, "pods", "replacement", tr.pod)
-    assert seen == expected
+def test_the_replacement_goes_through_the_recorded_states(
+    episodes: Episodes, recording: Episodes, lab: Lab, name: str
+) -> None:
+    assert_goes_through(*both(episodes, recording, name, "pods", "replacement", tr.pod), lab)
 
 
 def test_a_forced_delete_removes_the_object_at_once(episodes: Episodes, recording: Episodes) -> None:
@@ -85,11 +95,10 @@ def test_a_force_deleted_pod_runs_on(episodes: Episodes) -> None:
     assert episodes["force_delete"].facts["runs_on"]
 
 
-def test_a_plain_delete_is_an_eviction_without_the_mark(episodes: Episodes) -> None:
-    deleted = states(episodes, "delete", "pods", "victim", tr.pod)
-    evicted = states(episodes, "eviction", "pods", "victim", tr.pod)
+def test_a_plain_delete_is_an_eviction_without_the_mark(episodes: Episodes, recording: Episodes, lab: Lab) -> None:
+    evicted = states(recording, "eviction", "pods", "victim", tr.pod)
     unmarked = tr.collapsed(state if state == "DELETED" else state | {"DisruptionTarget": None} for state in evicted)
-    assert deleted == unmarked
+    assert_goes_through(states(episodes, "delete", "pods", "victim", tr.pod), unmarked, lab)
 
 
 def test_a_second_eviction_changes_nothing(episodes: Episodes) -> None:
@@ -123,10 +132,10 @@ def test_a_pending_pod_is_evicted_past_its_budget(episodes: Episodes) -> None:
     assert [state["PodScheduled"] for state in replacement] == [None, ("False", "Unschedulable")]
 
 
-def test_a_drained_pod_goes_as_an_evicted_one(episodes: Episodes) -> None:
-    expected = states(episodes, "eviction", "pods", "victim", tr.pod)
+def test_a_drained_pod_goes_as_an_evicted_one(episodes: Episodes, recording: Episodes, lab: Lab) -> None:
+    expected = states(recording, "eviction", "pods", "victim", tr.pod)
     for part in ("victim", "other"):
-        assert states(episodes, "drain", "pods", part, tr.pod) == expected
+        assert_goes_through(states(episodes, "drain", "pods", part, tr.pod), expected, lab)
 
 
 def test_a_cut_node_s_pods_run_on(episodes: Episodes, lab: Lab) -> None:
@@ -352,7 +361,8 @@ CHAINS = (
     ("budget spent", "marked", "deleting", "endpoint terminating", "endpoint gone"),
     ("deleting", "killing", "terminated", "endpoint gone"),
     ("deleting", "created", "scheduled", "started", "endpoint present", "ready", "endpoint ready"),
-    ("deleting", "budget confirmed", "budget back", "forgotten"),
+    ("deleting", "budget confirmed", "budget back"),
+    ("deleting", "budget confirmed", "forgotten"),
     ("ready", "budget back"),
     ("terminated", "rewritten", "gone", "forgotten"),
 )

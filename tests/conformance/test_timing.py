@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.conformance.differences import side
 from tests.conformance.episodes import AtOnce
 from tests.conformance.experiments import Found, all_experiments
 from tests.labs import Lab
@@ -19,6 +20,8 @@ SLACK = 0.7
 """Seconds by which an interval may seem too short: the one at its beginning was noted late."""
 LATE = 4.0
 """Seconds by which anything may come too late."""
+BACK_OFF_LOOK = 15.0
+"""Seconds after which a kubelet looks again at a Pod that waits (backOffPeriod of 10 s, jittered by half)."""
 RELIST = 1.0
 """Seconds within which a kubelet looks at its containers again."""
 
@@ -58,7 +61,6 @@ def test_the_first_readiness_probe_follows_the_startup_probe_at_once(found: Find
 
 def test_the_initial_delay_counts_from_the_container_s_start(found: Finds) -> None:
     seen = found["initial_delay"]
-    assert seen["first"] - seen["started"] >= 4
     assert within(seen["first"] - seen["started"], 4, 1 + 4 + 1)
     assert within(seen["ready"] - seen["first"], 0, 0)
 
@@ -90,7 +92,6 @@ def test_a_failing_liveness_probe_ends_the_container_gracefully(found: Finds) ->
 def test_a_failing_startup_probe_ends_the_container(found: Finds) -> None:
     seen = found["startup"]
     assert [what for _, what in seen["lines"]] == ["start", "/started", "/started", "/started", "SIGTERM"]
-    assert seen["lines"][-1][0] - seen["started"] >= 4 + 2
     assert within(seen["lines"][-1][0] - seen["started"], 4 + 2, 1 + 4 + 3)
 
 
@@ -128,12 +129,14 @@ def test_a_pod_goes_as_soon_as_its_containers_have_ended(found: Finds) -> None:
     assert (seen["code"], seen["phase"]) == (7, "Failed")
 
 
-def test_the_first_restart_is_immediate_and_the_second_waits_ten_seconds(found: Finds) -> None:
+def test_the_first_restart_is_immediate_and_the_second_waits_ten_seconds(found: Finds, lab: Lab) -> None:
     seen = found["back_off"]
     first, second = seen["restarts"]
     assert within(first - seen["ended"], 0, 0)
-    assert within(seen["waiting"] - first, 0, RELIST)
-    assert within(second - first, 10, 10 + 2 * RELIST)
+    assert within(second - first, 10, 10 + BACK_OFF_LOOK)
+    at_once = seen["waiting"] - first < RELIST + LATE
+    assert at_once == side("CrashLoopBackOff shows at once", lab.name)
+    assert first <= seen["waiting"] <= second
 
 
 def test_a_killed_container_is_noticed_after_about_a_second(found: Finds) -> None:
