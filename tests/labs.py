@@ -514,9 +514,18 @@ def embedded_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         process.stdin.close()
 
 
+_present: list[Lab] = []
+
+
 @pytest.fixture(scope="session")
 def real_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """The standing real lab, or one for this session. From then on this process is in the lab's network."""
+    """The standing real lab, or one for this session. From then on this process is in the lab's network.
+
+    To pytest the fixture is another one in each conftest that imports it; the lab is the same for all.
+    """
+    if _present:
+        yield _present[0]
+        return
     standing = os.environ.get(STANDING)
     state = Path(standing) if standing else tmp_path_factory.mktemp("real")
     if not standing:
@@ -525,8 +534,10 @@ def real_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         ready = json.loads((state / "ready.json").read_text())
         enter_network(ready["pid"])
         lab = RealLab(state, ready)
+        _present.append(lab)
         yield lab
         lab.close()
     finally:
+        _present.clear()
         if not standing:
             real_lab_command("down", state=state)
