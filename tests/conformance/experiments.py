@@ -87,6 +87,21 @@ class Trial(Stage):
     def changes(self) -> list[Change]:
         return [change for change in self.lab.recorder.history(self.ns.name) if change.name == "pod"]
 
+    def slice_when(self, ready: bool, after: float) -> float:
+        """When the Pod's endpoint was first seen to be ready, or not to be, after an instant; waits for it."""
+        offset = time.time() - time.monotonic()
+
+        def first() -> float | None:
+            instants = (
+                change.at + offset
+                for change in self.lab.recorder.history(self.ns.name)
+                if change.kind == "endpointslices"
+                and any(entry["conditions"]["ready"] is ready for entry in change.object["endpoints"] or ())
+            )
+            return next((at for at in instants if at > after), None)
+
+        return float(self.until(first, "the endpoint was never seen so"))
+
     def when(self, holds: Callable[[Json], Any], after: float = 0.0) -> float:
         """When the Pod was first seen so, after an instant; waits for it."""
         offset = time.time() - time.monotonic()
@@ -155,6 +170,21 @@ def thresholds(t: Trial) -> Found:
     again = t.when(is_ready, unready)
     probes = t.noted("/ready")
     return {"start": t.noted("start")[0], "probes": probes, "ready": ready, "unready": unready, "again": again}
+
+
+@experiment
+def endpoint(t: Trial) -> Found:
+    """What a Service knows of a Pod that is ready, then not, then ready again."""
+    ports = [{"name": "http", "port": 80, "targetPort": "http"}]
+    t.ns.create("services", {"metadata": {"name": "web"}, "spec": {"selector": {"app": t.app}, "ports": ports}})
+    probe = http("/ready", failureThreshold=1)
+    t.start({"ok": {"/ready": [[0, 5], [9, FOREVER]]}}, readinessProbe=probe)
+    found: Found = {"pod": [], "endpoint": []}
+    for wanted in (True, False, True):
+        after = found["pod"][-1] if found["pod"] else 0.0
+        found["pod"].append(t.when(lambda pod, wanted=wanted: is_ready(pod) is wanted, after))
+        found["endpoint"].append(t.slice_when(wanted, after))
+    return found
 
 
 @experiment

@@ -80,6 +80,14 @@ def test_thresholds_count_probes_in_a_row(found: Finds) -> None:
     assert within(seen["again"] - begun, 12 + 1, 12 + 2)
 
 
+def test_the_endpoint_follows_the_pod(found: Finds) -> None:
+    """Never before it (but for the order in which two watches are read), and within moments."""
+    seen = found["endpoint"]
+    assert len(seen["endpoint"]) == 3
+    for pod, endpoint in zip(seen["pod"], seen["endpoint"], strict=True):
+        assert within(endpoint - pod, 0, 0)
+
+
 def test_a_failing_liveness_probe_ends_the_container_gracefully(found: Finds) -> None:
     seen = found["liveness"]
     assert len([at for at in seen["probes"] if seen["start"] + 4 <= at < seen["ended"]]) >= 2
