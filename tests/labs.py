@@ -351,6 +351,19 @@ class Lab(ABC):
         for name in self._namespaces:
             self.admin.request("DELETE", f"/api/v1/namespaces/{name}")
 
+    def clear(self, seconds: float = 120) -> None:
+        """Remove the namespaces made so far, and wait until no Pod of them is left on a node."""
+        for name in self._namespaces:
+            self.admin.request("DELETE", f"/api/v1/namespaces/{name}")
+            self.admin.request("DELETE", f"/api/v1/namespaces/{name}/pods", {"gracePeriodSeconds": 1})
+        end = time.monotonic() + seconds
+        for name in self._namespaces:
+            while left := self.admin.request("GET", f"/api/v1/namespaces/{name}/pods").body["items"]:
+                if time.monotonic() > end:
+                    raise NotReached(f"still there: {[pod['metadata']['name'] for pod in left]} in {name}")
+                time.sleep(0.2)
+        self._namespaces.clear()
+
     def kubectl(self, *arguments: str, check: bool = True, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         command = ["kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
