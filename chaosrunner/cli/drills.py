@@ -175,7 +175,7 @@ def run(**given: Any) -> None:
 @click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
-    help="With --real: the lab with this state folder.  [default: /var/lib/chaosrunner/lab]",
+    help="With --real: the lab with this state folder.  [default: /var/lib/chaosrunner-lab]",
 )
 @_run_options
 def rehearse(**given: Any) -> None:

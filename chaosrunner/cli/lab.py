@@ -82,7 +82,7 @@ def build() -> None:
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for its state and logs. The embedded lab's is temporary where absent, the real one's "
-    "/var/lib/chaosrunner/lab.",
+    "/var/lib/chaosrunner-lab.",
 )
 @output_option("text", "json")
 def up(**given: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from chaosrunner.errors import Refused, UserError
 
-STATE = Path("/var/lib/chaosrunner/lab")
+STATE = Path("/var/lib/chaosrunner-lab")
 """The program's default for its state folder."""
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")

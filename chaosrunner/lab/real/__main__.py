@@ -111,7 +111,7 @@ def _build(options: argparse.Namespace) -> None:
 
 def _up(options: argparse.Namespace) -> None:
     spec = specs.read(options.spec.read_bytes()) if options.spec else None
-    nodes = options.nodes or (spec.nodes if spec else specs.LabSpec().nodes)
+    nodes = options.nodes if options.nodes is not None else (spec or specs.LabSpec()).nodes
     _answer(serve.up(_state(options), nodes, spec, _tell))
 
 
@@ -149,7 +149,9 @@ def _ask(do: str, *names: str) -> Any:
 
     def run(options: argparse.Namespace) -> None:
         values = {name: getattr(options, name) for name in names}
-        outside.ask(_state(options), do=do, **{n: str(v) if isinstance(v, Path) else v for n, v in values.items()})
+        outside.ask(
+            _state(options), do=do, **{n: str(v.resolve()) if isinstance(v, Path) else v for n, v in values.items()}
+        )
         _answer({})
 
     return run

@@ -13,6 +13,9 @@ ROOT = Path("/sys/fs/cgroup")
 _PATIENCE = 5.0
 """Seconds that processes which were killed may take to leave their groups."""
 
+CONTROLLERS = {"cpu", "cpuset", "memory", "pids"}
+"""What kubelet and runc ask for with version 2; programs in the kernel replace the others."""
+
 
 def is_unified() -> bool:
     """Whether the machine has one hierarchy of version 2 and no other."""
@@ -20,7 +23,7 @@ def is_unified() -> bool:
 
 
 def make(name: str, children: Sequence[str]) -> None:
-    """A group `name` with groups for its children, in each hierarchy, with all controllers that there are."""
+    """A group `name` with groups for its children, in each hierarchy."""
     for hierarchy in _hierarchies():
         for group in [hierarchy / name, *(hierarchy / name / child for child in children)]:
             _prepare_parent(group.parent)
@@ -29,10 +32,11 @@ def make(name: str, children: Sequence[str]) -> None:
 
 
 def _prepare_parent(group: Path) -> None:
-    """With version 2 a group says which controllers its children have."""
+    """With version 2 a group says which controllers its children have. What is given already stays as it is."""
     if is_unified():
-        controllers = (group / "cgroup.controllers").read_text().split()
-        (group / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in controllers))
+        given = set((group / "cgroup.subtree_control").read_text().split())
+        for controller in sorted(CONTROLLERS - given):
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def _inherit(group: Path) -> None:
@@ -40,6 +44,11 @@ def _inherit(group: Path) -> None:
     for name in ("cpuset.cpus", "cpuset.mems"):
         if not is_unified() and (group / name).exists():
             (group / name).write_text((group.parent / name).read_text())
+
+
+def exist(name: str) -> bool:
+    """Whether there is a group of that name."""
+    return any((hierarchy / name).exists() for hierarchy in _hierarchies())
 
 
 def remove(name: str) -> list[Path]:

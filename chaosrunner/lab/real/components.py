@@ -33,6 +33,11 @@ class Component:
     node: Node | None = None
 
     @property
+    def is_runtime(self) -> bool:
+        """Whether it is a node's containerd."""
+        return self.name.startswith("containerd@")
+
+    @property
     def whole_command(self) -> list[str]:
         return self.node.inside(self.command) if self.node else list(self.command)
 

@@ -27,9 +27,9 @@ from typing import Any
 
 from chaosrunner.errors import UserError
 from chaosrunner.lab.objects import condition
-from chaosrunner.lab.real import cgroups, network, node, pki, seed, syscalls
-from chaosrunner.lab.real.api import Api, ApiError, Unreachable
-from chaosrunner.lab.real.binaries import Binaries
+from chaosrunner.lab.real import cgroups, dns, mounts, network, node, pki, seed, syscalls
+from chaosrunner.lab.real.api import Api, ApiError, NotAvailable, Unreachable
+from chaosrunner.lab.real.binaries import Binaries, cache
 from chaosrunner.lab.real.components import API_SERVER, Component, control_plane
 from chaosrunner.lab.real.network import Node
 from chaosrunner.lab.real.state import State
@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--pause", required=True, help="image of the pause container")
     parser.add_argument("--image", type=Path, action="append", default=[], help="archive that each node imports")
+    parser.add_argument("--dns", required=True, help="image of CoreDNS")
     parser.add_argument("--owner", type=int, help="descriptor of a pipe that closes when the lab is to end")
     options = parser.parse_args()
     state = State(options.state)
@@ -58,7 +59,7 @@ def main() -> int:
     if first:
         state.note_keeper(first)
         return 0
-    _own_mounts()
+    mounts.make_private([state.folder, cache()])
     keeper = os.fork()
     if keeper:
         return _reap(keeper)
@@ -67,16 +68,6 @@ def main() -> int:
     except Failed as error:
         _tell(failed=str(error))
     return 1
-
-
-def _own_mounts() -> None:
-    """Mounts that the machine does not see: /proc of our own processes, and an empty /run for names and sockets."""
-    syscalls.unshare(syscalls.NEW_MOUNTS)
-    syscalls.mount("none", Path("/"), None, syscalls.MS_RECURSIVE | syscalls.MS_PRIVATE)
-    syscalls.mount("none", Path("/"), None, syscalls.MS_RECURSIVE | syscalls.MS_SHARED)
-    syscalls.mount("proc", Path("/proc"), "proc")
-    syscalls.mount("tmpfs", Path("/run"), "tmpfs", data="mode=755")
-    Path("/run/netns").mkdir()
 
 
 def _reap(keeper: int) -> int:
@@ -92,8 +83,8 @@ def _keep(state: State, options: argparse.Namespace) -> None:
     if options.owner is not None:
         threading.Thread(target=_await_owner, args=(options.owner,), daemon=True).start()
     try:
-        keeper.up(options.pause, options.image, temporary=options.owner is not None)
-    except (RuntimeError, OSError, UserError) as error:
+        keeper.up(options.pause, options.dns, options.image, temporary=options.owner is not None)
+    except (RuntimeError, OSError, UserError, ApiError, Unreachable, NotAvailable) as error:
         raise Failed(str(error)) from error
     keeper.serve()
 
@@ -128,8 +119,9 @@ class Keeper:
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
-    def up(self, pause: str, images: list[Path], *, temporary: bool) -> None:
-        """Start everything; returns when all nodes are Ready. RuntimeError when some part does not come up.
+    def up(self, pause: str, coredns: str, images: list[Path], *, temporary: bool) -> None:
+        """Start everything; returns when all nodes are Ready and names are resolved. RuntimeError when some part does
+        not come up.
 
         `temporary`: whether the lab goes with whoever started it.
         """
@@ -154,6 +146,9 @@ class Keeper:
         for component in agents:
             self._start(component)
         self._wait(None, lambda: _ready_nodes(api) == len(self._nodes))
+        _tell(doing="DNS")
+        dns.deploy(api, coredns)
+        _make_account(api, state)
         outside = state.noted_keeper()
         ready = {
             "kubeconfig": str(state.kubeconfig),
@@ -164,7 +159,7 @@ class Keeper:
             "nodes": [one.name for one in self._nodes],
             "temporary": temporary,
         }
-        state.ready.write_text(json.dumps(ready) + "\n")
+        state.tell(ready)
         _tell(ready=ready)
 
     def _prepare(self, one: Node, pause: str, images: Path) -> list[Component]:
@@ -181,6 +176,9 @@ class Keeper:
             if known is not None and known.poll() is None:
                 raise UserError(f"{name} runs already")
             self._components[name] = component
+            if component.is_runtime and component.node:
+                # One that was killed leaves its socket, and nobody behind it.
+                self._state.containerd(component.node.name).unlink(missing_ok=True)
             search = f"{self._binaries.folder}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
             with (self._state.logs / f"{name}.log").open("ab") as log:
                 self._processes[name] = subprocess.Popen(
@@ -191,9 +189,8 @@ class Keeper:
                     env={"PATH": search, "HOME": str(self._state.folder)},
                     start_new_session=True,
                 )
-        if name.startswith("containerd@") and component.node:
-            socket = self._state.containerd(component.node.name)
-            self._wait(name, socket.is_socket)
+        if component.is_runtime and component.node:
+            self._wait(name, self._state.containerd(component.node.name).is_socket)
             self._follow_events(component.node)
 
     def _follow_events(self, one: Node) -> None:
@@ -229,7 +226,7 @@ class Keeper:
             def handle(self) -> None:
                 try:
                     answer: Any = {"answer": keeper.do(json.loads(self.rfile.readline()))}
-                except UserError as error:
+                except (UserError, RuntimeError, OSError, ValueError) as error:
                     answer = {"error": str(error)}
                 self.wfile.write(json.dumps(answer).encode() + b"\n")
 
@@ -294,11 +291,13 @@ class Keeper:
     def _signal_container(self, namespace: str, pod: str, container: str | None, number: signal.Signals) -> None:
         """Signal the first process of a Pod's container, past Kubernetes."""
         labels = {"pod.namespace": namespace, "pod.name": pod} | ({"container.name": container} if container else {})
-        for one in self._nodes:
-            for found in self._containers(one, labels):
-                self._ctr(one, "tasks", "kill", "--signal", number.name, found)
-                return
-        raise UserError(f"no running container {container or ''} in pod {namespace}/{pod}")
+        found = [(one, running) for one in self._nodes for running in self._containers(one, labels)]
+        if not found:
+            raise UserError(f"no running container {container or ''} in pod {namespace}/{pod}")
+        if len(found) > 1:
+            raise UserError(f"pod {namespace}/{pod} has {len(found)} running containers: say which one")
+        one, running = found[0]
+        self._ctr(one, "tasks", "kill", "--signal", number.name, running)
 
     def _containers(self, one: Node, labels: dict[str, str]) -> Iterator[str]:
         """Ids of a Pod's running containers on a node, by the labels that kubelet gives them."""
@@ -325,6 +324,15 @@ def _answers(api: Api) -> bool:
         return api.request("GET", "/readyz") == {"text": "ok"}
     except (ApiError, Unreachable):
         return False
+
+
+def _make_account(api: Api, state: State) -> None:
+    """A ServiceAccount without any right, and its kubeconfig: for trying out what rights a drill needs."""
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "chaosrunner"}})
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}}
+    path = "/api/v1/namespaces/default/serviceaccounts/chaosrunner/token"
+    token = api.request("POST", path, request)["status"]["token"]
+    pki.write_token_kubeconfig(state, state.account_kubeconfig, token, "default")
 
 
 def _ready_nodes(api: Api) -> int:

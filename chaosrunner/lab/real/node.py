@@ -62,6 +62,8 @@ disabled_plugins = [{", ".join(f'"io.containerd.{name}"' for name in disabled)}]
 [plugins.'io.containerd.cri.v1.runtime']
   # Without CAP_SYS_RESOURCE runc may not make a process less likely to be killed than itself.
   restrict_oom_score_adj = true
+  # Its profile would be loaded into the machine's kernel, and stay.
+  disable_apparmor = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ["{binaries.folder}"]
   conf_dir = "{folder}/cni"
@@ -111,7 +113,7 @@ def _kubelet(state: State, node: Node) -> dict[str, Any]:
         "enforceNodeAllocatable": ["none"],
         "failSwapOn": False,
         "localStorageCapacityIsolation": False,
-        "evictionHard": {"imagefs.available": "1%", "nodefs.available": "1%", "memory.available": "50Mi"},
+        "evictionHard": {"imagefs.available": "100Mi", "nodefs.available": "100Mi", "memory.available": "50Mi"},
         # Images are imported, not pulled: one that is collected would be gone for good.
         "imageGCHighThresholdPercent": 100,
         "clusterDNS": [DNS_SERVICE],

@@ -33,8 +33,7 @@ _KERNEL = (5, 13)
 """What kube-proxy asks for in nftables mode (`NFTablesKubeProxyKernelVersion`)."""
 
 _CONTROLLERS_1 = {"cpu", "cpuacct", "cpuset", "devices", "freezer", "memory", "pids"}
-_CONTROLLERS_2 = {"cpu", "cpuset", "memory", "pids"}
-"""Control groups that kubelet and runc ask for; with version 2, programs in the kernel replace the others."""
+"""Control groups that kubelet and runc ask for with version 1."""
 
 _STATE_BYTES = 3 * 10**9
 _BUILD_BYTES = 8 * 10**9
@@ -93,7 +92,7 @@ def _machine() -> Iterator[str]:
 
 def _control_groups() -> Iterator[str]:
     if cgroups.is_unified():
-        wanted, found = _CONTROLLERS_2, set((cgroups.ROOT / "cgroup.controllers").read_text().split())
+        wanted, found = cgroups.CONTROLLERS, set((cgroups.ROOT / "cgroup.controllers").read_text().split())
     else:
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
         found = {option for _, _, kind, options, *_ in mounts if kind == "cgroup" for option in options.split(",")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -14,7 +13,7 @@ from typing import Any
 
 from chaosrunner.errors import UserError
 from chaosrunner.lab.manifests import NAMESPACE, SYSTEM_NAMESPACE, Places
-from chaosrunner.lab.real import dns, outside, pki, syscalls, workload
+from chaosrunner.lab.real import outside, syscalls, workload
 from chaosrunner.lab.real.api import Api, ApiError, NotAvailable, Unreachable
 from chaosrunner.lab.real.state import State
 from chaosrunner.lab.spec import LabSpec
@@ -33,10 +32,10 @@ def up(state: State, nodes: int, spec: LabSpec | None, tell: Tell) -> dict[str, 
     """
     told = outside.up(state, nodes, tell)
     try:
+        if spec is None:
+            return told
         with _as_not_up(state):
-            api = _enter(state, told, tell)
-            if spec is None:
-                return told
+            api = _enter(state, told)
             places = _places(state, NAMESPACE, SYSTEM_NAMESPACE)
             tell("creating the workload")
             workload.deploy(api, spec, places)
@@ -44,10 +43,11 @@ def up(state: State, nodes: int, spec: LabSpec | None, tell: Tell) -> dict[str, 
             found = workload.wait(api, spec, places, _log(state, NAMESPACE))
             workload.settle(api, places)
             line = _ready_line(told, found)
-            state.ready.write_text(json.dumps(line) + "\n")  # `status` tells of the workload too
+            state.tell(line)  # `status` tells of the workload too
             return line
     except BaseException:
-        outside.down(state)
+        # The logs stay, for whoever wants to know why.
+        outside.end(state)
         raise
 
 
@@ -70,9 +70,17 @@ def serve(state: State, spec: LabSpec, tell: Tell, answer: Callable[[Any], None]
                 if told["temporary"]:
                     raise UserError(f"the lab at {state.folder} is another rehearsal's; name another one by --state")
             with _as_not_up(state):
-                api = _enter(state, told, tell if told["temporary"] else None)
+                api = _enter(state, told)
                 places = _places(state, *names)
-                serving = workload.serving(api, spec, places, log=_log(state, names[0]), events=state.events, tell=tell)
+                serving = workload.serving(
+                    api,
+                    spec,
+                    places,
+                    log=_log(state, names[0]),
+                    events=state.events,
+                    tell=tell,
+                    stays=told["temporary"],
+                )
                 with serving as (found, _):
                     answer(_ready_line(told, found))
                     threading.Event().wait()
@@ -87,9 +95,14 @@ def _own_lab(state: State, spec: LabSpec, tell: Tell) -> Iterator[dict[str, Any]
     told = outside.up(state, spec.nodes, tell, owner=owner)
     try:
         yield told
-    finally:
+    except outside.NotUp:
+        outside.end(state)
+        raise
+    except BaseException:
         tell("ending the lab")
         outside.down(state)
+        raise
+    finally:
         os.close(held)
         os.close(owner)
 
@@ -113,25 +126,10 @@ def _end_when_told(until_stdin_closes: bool) -> None:
         threading.Thread(target=wait, daemon=True).start()
 
 
-def _enter(state: State, told: dict[str, Any], tell: Tell | None) -> Api:
-    """Enter the lab's network; with `tell` the lab is new and gets what every lab has: DNS and an account."""
+def _enter(state: State, told: dict[str, Any]) -> Api:
+    """Enter the lab's network."""
     syscalls.enter_network(Path(told["network"]))
-    api = Api.of_kubeconfig(state.kubeconfig)
-    if tell is not None:
-        tell("DNS")
-        dns.deploy(api, outside.image(state, "coredns"))
-        _make_account(api, state)
-    return api
-
-
-def _make_account(api: Api, state: State) -> None:
-    """A ServiceAccount without any right, and its kubeconfig: for trying out what rights a drill needs."""
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "chaosrunner"}}
-    api.apply(account)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}}
-    path = "/api/v1/namespaces/default/serviceaccounts/chaosrunner/token"
-    token = api.request("POST", path, request)["status"]["token"]
-    pki.write_token_kubeconfig(state, state.account_kubeconfig, token, "default")
+    return Api.of_kubeconfig(state.kubeconfig)
 
 
 def _places(state: State, namespace: str, system_namespace: str) -> Places:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from chaosrunner.errors import UserError
 
-DEFAULT = Path("/var/lib/chaosrunner/lab")
+DEFAULT = Path("/var/lib/chaosrunner-lab")
 
 _MARK = "chaosrunner-lab"
 """Name of the file that tells a lab's folder from any other, so that no other is ever cleared."""
@@ -24,7 +25,7 @@ class State:
 
     @property
     def name(self) -> str:
-        """A name for what cannot live in the folder: control groups, and the lock of who works on the lab."""
+        """A name for what cannot live in the folder: control groups, and the lock of who starts or ends the lab."""
         return f"chaosrunner-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:10]}"
 
     @property
@@ -73,58 +74,76 @@ class State:
         return self.folder / f"containerd-{node}.sock"
 
     @property
-    def _keeper(self) -> Path:
-        return self.folder / "keeper.json"
+    def keeper_lock(self) -> Path:
+        """A file that the keeper holds locked for as long as it lives."""
+        return self.folder / "keeper.lock"
 
-    def claim(self) -> None:
-        """Make the folder, which must be new, empty or a lab's. UserError otherwise."""
+    @property
+    def _keeper(self) -> Path:
+        return self.folder / "keeper"
+
+    def check(self) -> None:
+        """UserError unless the folder can be a lab's: new, empty or a lab's already, and with room for sockets."""
+        if self.folder.is_relative_to("/run") or self.folder.is_relative_to("/var/run"):
+            raise UserError(f"--state {self.folder}: /run is the lab's own, and goes with it; name another folder")
         if self.folder.exists() and not self.is_lab() and any(self.folder.iterdir()):
             raise UserError(f"--state {self.folder}: the folder is not empty and no lab's; name another one")
         if len(str(self.containerd("node100"))) > 100:
             raise UserError(f"--state {self.folder}: too long a path for the sockets in it; name a shorter one")
+
+    def claim(self) -> None:
+        """Make the folder. UserError as `check`."""
+        self.check()
         for folder in (self.folder, self.logs, self.events, self.requests):
             folder.mkdir(parents=True, exist_ok=True)
         (self.folder / _MARK).touch()
+        self.keeper_lock.touch()
 
     def is_lab(self) -> bool:
         return (self.folder / _MARK).exists()
 
+    def is_kept(self) -> bool:
+        """Whether a keeper lives; it may not have noted itself yet."""
+        try:
+            with self.keeper_lock.open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            return False
+        return False
+
     def note_keeper(self, pid: int) -> None:
         """Write down process 1 of the lab, by its number in the machine's own PID namespace."""
-        self._keeper.write_text(json.dumps({"pid": pid, "started": _started(pid)}))
-
-    def keeper(self) -> int | None:
-        """The keeper's process id; None where there is none, or only another process that was given its number."""
-        noted = self._noted()
-        started = _started(noted["pid"]) if noted else None
-        return noted["pid"] if noted and started is not None and started == noted["started"] else None
+        _write(self._keeper, str(pid))
 
     def noted_keeper(self) -> int | None:
-        """The keeper's process id in the machine's PID namespace, for the lab itself, which sees another one."""
-        noted = self._noted()
-        return noted["pid"] if noted else None
-
-    def _noted(self) -> dict[str, int] | None:
+        """The process id that was written down, of a keeper that may be dead."""
         try:
-            return dict(json.loads(self._keeper.read_text()))
-        except (OSError, ValueError):
+            return int(self._keeper.read_text())
+        except FileNotFoundError:
             return None
+
+    def keeper(self) -> int | None:
+        """The keeper's process id; None where none lives."""
+        return self.noted_keeper() if self.is_kept() else None
+
+    def tell(self, told: dict[str, Any]) -> None:
+        """Write down what there is to tell of a lab that is up."""
+        _write(self.ready, json.dumps(told) + "\n")
 
     def told(self) -> dict[str, Any] | None:
         """What the lab told of itself when it was ready; None where it is not, or its keeper is dead."""
-        if self.keeper() is None:
+        if not self.is_kept():
             return None
         try:
             return dict(json.loads(self.ready.read_text()))
-        except (OSError, ValueError):
+        except FileNotFoundError:
             return None
 
 
-def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: with the id it names one process only (man 5 proc)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    # A zombie has ended; nobody has asked for its exit code yet.
-    return None if fields[0] == "Z" else int(fields[19])
+def _write(path: Path, text: str) -> None:
+    """Write a file, so that whoever reads it sees all of it or nothing."""
+    draft = path.with_suffix(".draft")
+    draft.write_text(text)
+    draft.replace(path)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from chaosrunner.errors import UserError
 from chaosrunner.lab.real import outside
 from chaosrunner.lab.real.state import State
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="a real lab: Linux, as root")
 
 
 @pytest.fixture
@@ -41,29 +44,61 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
         State(tmp_path / ("x" * 100)).claim()
 
 
-def test_the_keeper_is_told_from_another_process_with_its_number(state: State) -> None:
+def test_a_keeper_lives_for_as_long_as_its_lock_is_held(state: State) -> None:
     state.claim()
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert not state.is_kept()
+    with state.keeper_lock.open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lock.fileno()])
     try:
-        state.note_keeper(process.pid)
-        assert state.keeper() == process.pid
-        note = state.folder / "keeper.json"
-        note.write_text(json.dumps(json.loads(note.read_text()) | {"started": 1}))
-        assert state.keeper() is None
-        state.note_keeper(process.pid)
+        assert state.is_kept()
+        assert state.keeper() is None  # it has just begun
+        state.note_keeper(keeper.pid)
+        assert state.keeper() == keeper.pid
+        outside.end(state)
+        assert keeper.wait() == -signal.SIGKILL
     finally:
-        process.kill()
-    # A zombie until somebody waits for it.
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        keeper.kill()
+    assert not state.is_kept()
     assert state.keeper() is None
-    process.wait()
-    assert state.keeper() is None
+
+
+def test_nobody_is_killed_for_having_the_number_of_a_dead_keeper(state: State) -> None:
+    state.claim()
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        state.note_keeper(bystander.pid)
+        assert outside.down(state) is True
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_two_commands_do_not_work_on_one_lab(state: State) -> None:
+    state.claim()
+    script = "import sys; from pathlib import Path; from chaosrunner.lab.real import outside; "
+    script += "from chaosrunner.lab.real.state import State; "
+    script += "lock = outside._alone(State(Path(sys.argv[1]))); lock.__enter__(); print('held', flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", script, str(state.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdin is not None
+    try:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match="another command"), outside._alone(state):
+            pass
+    finally:
+        other.kill()
+        other.communicate()
+    assert outside.down(state) is True  # the lock of the dead is free
+    assert not Path(f"/run/{state.name}.lock").exists()
 
 
 def test_nothing_is_told_of_a_lab_whose_keeper_is_dead(state: State) -> None:
     state.claim()
     state.ready.write_text("{}")
-    state.note_keeper(2**22 + 1)  # no process has such a number (man 5 proc, pid_max)
     assert state.told() is None
     with pytest.raises(UserError, match="no lab stands"):
         outside.ask(state, do="status")
