@@ -69,7 +69,7 @@ def build() -> None:
     chaosrunner lab exec -- kubectl get pods -A -o wide
     """,
 )
-@click.option("--real", is_flag=True, help="A real Kubernetes. Needs root, and `lab build` before.")
+@click.option("--real", is_flag=True, help="A real Kubernetes. Needs root; builds first what is missing.")
 @click.option("--nodes", type=click.IntRange(1, 50), help="Nodes beside `infra`.  [default: the drill's, else 3]")
 @click.option(
     "--drill",

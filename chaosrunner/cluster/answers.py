@@ -71,10 +71,12 @@ def classify(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -
 
 
 _UNDECIDED = (
-    "timeout", "timed out", "deadline exceeded", "leader", "rpc error", "transport is closing", "connection", ": eof",
-    "etcdserver",
+    "timeout", "timed out", "deadline exceeded", "etcdserver", "rpc error", "transport is closing",
+    "connection refused", "connection reset", ": eof",
 )  # fmt: skip
 """Words of a 5xx that is about the server's store, not about the request: etcd slow, without a leader, or gone."""
+_WEBHOOK = "failed calling webhook"
+"""An admission webhook's trouble reads like the store's, but the request was refused, and nothing was stored."""
 
 
 def settled(status: int, body: Mapping[str, Any]) -> bool:
@@ -104,7 +106,7 @@ def passing(status: int, body: Mapping[str, Any]) -> bool:
 
 def _undecided(body: Mapping[str, Any]) -> bool:
     text = f"{body.get('reason')} {body.get('message')}".lower()
-    return any(word in text for word in _UNDECIDED)
+    return _WEBHOOK not in text and any(word in text for word in _UNDECIDED)
 
 
 def _too_many(causes: Mapping[str, str]) -> EvictionClass:

@@ -107,6 +107,8 @@ class Context:
     step: int | None = None
     patience: float = PATIENCE
     """How long the cluster may be away in one go, seconds."""
+    _lost: dict[str, EvictionAnswer] = field(default_factory=dict)
+    """By the UID of its Pod, an eviction whose answer never came."""
 
     @property
     def now(self) -> float:
@@ -134,7 +136,7 @@ class Context:
         may be held by it for a while, as the server spends it first.
         """
         backoff, until = Backoff(), min(self.now + self.patience, deadline)
-        lost: EvictionAnswer | None = None
+        uid = str(meta(pod)["uid"])
         while True:
             with anyio.CancelScope(shield=True):
                 answer = await evict(
@@ -146,12 +148,13 @@ class Context:
                     step=self.step,
                     expect=expect,
                 )
+            lost = self._lost.get(uid)
             if lost is not None:
                 answer = self._after(lost, answer, str(meta(pod)["namespace"]))
             if meets(expect, answer.answer, answer.status) or not (answer.passing or answer.lost):
                 return answer
             if answer.lost and not dry_run:
-                lost = lost or answer
+                lost = self._lost.setdefault(uid, answer)
             pause = backoff.next(answer.retry_after)
             if self.now + pause > until:
                 return lost or answer

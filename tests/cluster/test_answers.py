@@ -142,6 +142,9 @@ def test_expected_by_status_or_by_class() -> None:
         (429, "storage is (re)initializing", True, True),
         (500, "etcdserver: request timed out", True, False),
         (500, "etcdserver: leader changed", True, False),
+        (500, 'Internal error occurred: failed calling webhook "v.leaderworkerset.example": failed to call webhook: '
+         'Post "https://lws.example:443/v?timeout=10s": dial tcp 10.96.3.4:443: connect: connection refused', False,
+         True),
         (500, "rpc error: code = Unavailable desc = error reading from server: EOF", True, False),
         (500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.", False,
          True),
