@@ -62,6 +62,26 @@ def build() -> None:
 @lab.command(
     cls=Command,
     examples="""
+    chaosrunner lab image chaosrunner.tar
+    docker load -i chaosrunner.tar
+    ctr -n k8s.io images import chaosrunner.tar
+    """,
+)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def image(file: Path) -> None:
+    """Write an image of chaosrunner, for `chaosrunner job`.
+
+    It is made of this installation and this machine's Python, without a registry. Prints the name that it has when
+    it is loaded.
+    """
+    from chaosrunner.cli.lab_verbs import image
+
+    image(file)
+
+
+@lab.command(
+    cls=Command,
+    examples="""
     chaosrunner lab up
     chaosrunner lab up --drill lab-drain-node -p lab.replicas=5
     chaosrunner lab up --real --nodes 3

@@ -33,6 +33,15 @@ def build() -> None:
     click.echo(told.get("folder", ""))
 
 
+def image(file: Path) -> None:
+    if not file.resolve().parent.is_dir():
+        raise UserError(f"{file}: there is no such folder; make it first")
+    if sys.platform != "linux":
+        raise UserError("an image is made of Linux programs, and here are none: build one with `pip install` on Linux")
+    told = real_lab.call("image", None, str(file), tell=_say)
+    click.echo(told["reference"])
+
+
 def execute(command: tuple[str, ...], kind: Kind | None, state: Path | None) -> None:
     """Becomes the command: its exit code, its signals and its terminal are its own."""
     lab = labs.chosen(kind, state)

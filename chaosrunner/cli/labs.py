@@ -159,7 +159,11 @@ def complete_component(context: click.Context, _parameter: click.Parameter, inco
 
 
 def _meant(params: dict[str, Any]) -> list[Lab]:
-    return standing(params.get("kind"), params.get("state"))
+    """The labs that a command line is about; none where it asks for one that this user may not see."""
+    try:
+        return standing(params.get("kind"), params.get("state"))
+    except UserError:
+        return []
 
 
 def _offered(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:

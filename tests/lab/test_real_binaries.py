@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import pytest
 from chaosrunner.errors import UserError
 from chaosrunner.lab.real import binaries
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a real lab runs on Linux only")
 needs_go = pytest.mark.skipif(not shutil.which("go"), reason="no Go")
 PAUSE = binaries._MODULES[:1]
 

@@ -9,6 +9,7 @@ import py_compile
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from chaosrunner.lab.real import images, layers
 from chaosrunner.lab.real.binaries import Binaries
 from chaosrunner.lab.real.images import Image
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a real lab runs on Linux only")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the root folder")
 
 

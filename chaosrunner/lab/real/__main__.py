@@ -17,7 +17,7 @@ from typing import Any
 
 from chaosrunner.errors import UserError
 from chaosrunner.lab import spec as specs
-from chaosrunner.lab.real import binaries, outside, serve, syscalls
+from chaosrunner.lab.real import binaries, images, outside, serve, syscalls
 from chaosrunner.lab.real.state import DEFAULT, State
 
 
@@ -53,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     verb("build", _build, "build the lab's programs, unless they are there", state=False)
+    image = verb("image", _image, "write the runner's image as an archive", state=False)
+    image.add_argument("file", type=Path)
     up = verb("up", _up, "bring up a lab that stays")
     up.add_argument("--nodes", type=int, help="besides node infra; 3, or as many as the spec says")
     up.add_argument("--spec", type=Path, help="JSON file: a drill's `lab:` section, to be deployed")
@@ -107,6 +109,12 @@ def _state(options: argparse.Namespace) -> State:
 
 def _build(options: argparse.Namespace) -> None:
     _answer({"folder": str(binaries.build(_tell).folder)})
+
+
+def _image(options: argparse.Namespace) -> None:
+    made = images.runner()
+    shutil.copyfile(made.tar, options.file)
+    _answer({"reference": made.reference, "file": str(options.file.resolve())})
 
 
 def _up(options: argparse.Namespace) -> None:
