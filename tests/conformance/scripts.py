@@ -70,9 +70,10 @@ class Script:
             self._keep(label, {"status": watch.status, "headers": kept, "lines": lines})
 
     def kubectl(self, label: str, *arguments: str) -> None:
-        """Keep what kubectl prints."""
+        """Keep what kubectl prints, without the log lines of its own libraries (`E1129 22:36:33.58 ...`)."""
         done = self.lab.kubectl("-n", self.ns.name, *arguments, check=False)
-        self._keep(label, {"code": done.returncode, "out": done.stdout.splitlines(), "err": done.stderr.splitlines()})
+        told = [line for line in done.stderr.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
+        self._keep(label, {"code": done.returncode, "out": done.stdout.splitlines(), "err": told})
 
     def _keep(self, label: str, answer: Json) -> None:
         assert label not in self.answers, f"the label {label} is there twice"
