@@ -21,7 +21,7 @@ import yaml
 
 from chaosrunner.analysis.facts import ALL, Facts, Finding
 from chaosrunner.cli import lab_process
-from chaosrunner.cluster import connect
+from chaosrunner.cluster import budget, connect
 from chaosrunner.plan.plan import Plan, make_plan
 from chaosrunner.playbook import load_drill
 from chaosrunner.timeline import rows
@@ -183,9 +183,9 @@ def kubeconfig(workload: Serving, server: str, folder: Path) -> str:
 def test_a_failed_precondition_burns_the_budget(graceful: Serving, real_lab: RealLab, tmp_path: Path) -> None:
     """The Pod is replaced, under its name, between our look at it and our eviction."""
     space, ask = graceful.namespace, real_lab.admin.request
-    stateful, budget = store(real_lab.image)
+    stateful, pdb = store(real_lab.image)
     ask("POST", f"/apis/apps/v1/namespaces/{space}/statefulsets", stateful)
-    ask("POST", f"/apis/policy/v1/namespaces/{space}/poddisruptionbudgets", budget)
+    ask("POST", f"/apis/policy/v1/namespaces/{space}/poddisruptionbudgets", pdb)
 
     def allowed() -> int:
         found = ask("GET", f"/apis/policy/v1/namespaces/{space}/poddisruptionbudgets/store").body
@@ -266,7 +266,6 @@ def test_a_killed_container_stays_an_endpoint_for_a_second(
     died, code = Truth(real_lab.state).ended(container_of(pod))
     assert code == 137
     found = only(facts, "container_died")
-    print(found, facts.outcomes, *facts.lost_requests, sep="\n")
     low, high = instants(r"died between (\S+) and (\S+) s \(exit 137: SIGKILL", found.text)
     assert low - 0.1 <= died - zero <= high + 0.1
     # kubelet looks at its containers every second: so long the endpoint stays ready, and requests go there.
@@ -297,13 +296,12 @@ def test_the_process_of_a_pod_deleted_by_force_runs_on(graceful: Serving, real_l
         hold(3),
     ]
     path = drills.write(
-        tmp_path, graceful.ready, steps, probe=load_of(6), max_tokens=48, playbook={"checks": ["loss_on_victim == 0"]}
+        tmp_path, graceful.ready, steps, probe=load_of(6), max_tokens=40, playbook={"checks": ["loss_on_victim == 0"]}
     )
     ran = run(path, graceful, tmp_path)
     facts, zero = ran.facts, anchor(ran)
     (victim,) = facts.exposure.victims
     found = only(facts, "deleted_by_force")
-    print(found, facts.outcomes, *facts.lost_requests, sep="\n")
     (gone,) = facts.terminations
     assert gone.gone.at is not None
     assert gone.gone.at - victim.fault_at < SLACK
@@ -315,7 +313,8 @@ def test_the_process_of_a_pod_deleted_by_force_runs_on(graceful: Serving, real_l
     assert victim.lost == 0
     assert facts.verdict == "passed"
     (span,) = instants(r"completed up to (\S+) s after the object was gone", found.text)
-    ends = [row.at for row in ran.of(rows.Request) if row.request in victim.requests]
+    # The last may be one that the gateway still sent there.
+    ends = [row.at for row in ran.of(rows.Request) if (row.pod, row.outcome) == (victim.pod, "complete")]
     assert max(ends) - gone.gone.at == pytest.approx(span, abs=0.06)
     assert span <= ended - zero - gone.gone.at
 
@@ -342,7 +341,6 @@ def test_the_pods_of_a_cut_node_run_on(graceful: Serving, real_lab: RealLab, tmp
         real_lab.heal(node)
     facts, zero = ran.facts, anchor(ran)
     found = only(facts, "node_unreachable")
-    print(found, facts.outcomes, *facts.lost_requests, sep="\n")
     assert {result for _, result in ran.steps()} == {"ok"}
     begin, end = instants(r"was not heard of from (\S+) s to (\S+) s \(Ready=Unknown", found.text)
     low, high = instants(r"last heartbeat between (\S+) and (\S+) s", found.text)
@@ -360,11 +358,14 @@ def test_the_pods_of_a_cut_node_run_on(graceful: Serving, real_lab: RealLab, tmp
     states = [state for _, state in changes(ran, uid)]
     assert states == [True, False, True]
     # Streams stood still, and came to their end once the node was back.
-    mine = [row for row in ran.of(rows.Request) if row.pod in there and row.sent < cut.began - zero and row.at > down]
-    print(*[(row.outcome, row.largest_gap, row.error) for row in mine], sep="\n")
+    mine = [
+        row
+        for row in ran.of(rows.Request)
+        if row.pod in there and row.first_token is not None and row.first_token < down and row.at > up
+    ]
     assert mine
     whole = [row for row in mine if row.outcome == "complete"]
-    assert all((row.largest_gap or 0) > up - down - SLACK and row.at > up for row in whole)
+    assert all((row.largest_gap or 0) > up - down - SLACK for row in whole)
     assert {row.outcome for row in mine} <= {"complete", "cut_stream", "stalled_stream"}
     assert ("their processes ran on" in found.text) == bool(whole)
     lost = {one.row for one in facts.lost_requests}
@@ -410,16 +411,15 @@ def test_a_pre_stop_hook_beyond_the_grace_period(hasty: Serving, real_lab: RealL
         async with connect(hasty.config, Clock()) as cluster:
             plans.append(await make_plan(load_drill(str(path)), cluster))
 
-    counted = threading.Event()
+    planning = threading.Thread(target=anyio.run, args=(plan,))
 
     def on_row(row: rows.Row) -> None:
-        if isinstance(row, rows.Pdb) and (row.expected or 0) > 3 and row.allowed == 1 and not counted.is_set():
-            counted.set()
-            threading.Thread(target=anyio.run, args=(plan,)).start()
+        if isinstance(row, rows.Pdb) and (row.expected or 0) > 3 and planning.ident is None:
+            planning.start()
 
     ran = drills.run(path, hasty.ready, tmp_path, on_row=on_row, request_timeout=30.0)
+    planning.join()
     facts, zero = ran.facts, anchor(ran)
-    print(facts.outcomes, ran.steps(), *facts.findings, *facts.lost_requests, sep="\n")
     (victim,) = facts.exposure.victims
     ended, code = Truth(real_lab.state).ended(containers[victim.uid])
     assert code == 137
@@ -441,13 +441,15 @@ def test_a_pre_stop_hook_beyond_the_grace_period(hasty: Serving, real_lab: RealL
     # The disruption controller counts Pods that are on their way out (minAvailable is a number): no drift.
     budgets = ran.of(rows.Pdb)
     assert max(row.expected or 0 for row in budgets) == 4
-    assert {row.desired for row in budgets} == {2}
+    for row in budgets:
+        assert (row.desired, row.min_available) == (2, "2")
+        if not row.disrupted_times:  # an eviction spends first, and the controller counts later
+            assert row.allowed == budget.allowed({"minAvailable": 2}, row.expected or 0, row.current or 0)
     assert not [one for one in facts.findings if "budget" in one.code]
     assert [one.answer for one in facts.evictions] == ["accepted", "blocked_by_budget"]
     (made,) = plans
     assert not made.refused
-    assert not [one for one in made.problems if "budget" in one.code]
-    print(made)
+    assert {one.code for one in made.problems if "budget" in one.code} <= {"blocked_by_budget"}
     assert facts.success_rate[ALL].value < 1
 
 
@@ -474,7 +476,6 @@ def test_a_cluster_ip_places_connections_not_requests(graceful: Serving, tmp_pat
     path = drills.write(tmp_path, ready, steps, playbook={"probes": probes, "checks": checks}, endpoint=endpoint)
     ran = run(path, graceful, tmp_path)
     facts = ran.facts
-    print(facts.verdict, facts.reason, facts.outcomes, facts.exposure, *facts.lost_requests, sep="\n")
     assert facts.verdict == "passed"
     sent = [row for row in ran.of(rows.Request) if not row.once]
     assert {row.remote for row in sent} == {f"{ready.service.removeprefix('http://')}:80"}
@@ -513,7 +514,6 @@ def test_a_drill_straight_to_one_pod(graceful: Serving, real_lab: RealLab, tmp_p
     )
     ran = run(path, graceful, tmp_path)
     facts = ran.facts
-    print(facts.verdict, facts.reason, facts.outcomes, facts.exposure, sep="\n")
     (victim,) = facts.exposure.victims
     assert victim.pod == pod["metadata"]["name"]
     assert victim.exposed >= 1
@@ -524,6 +524,6 @@ def test_a_drill_straight_to_one_pod(graceful: Serving, real_lab: RealLab, tmp_p
     # It drains and refuses, then nobody listens there, then nobody has the address.
     seen = list(dict.fromkeys(row.outcome for row in sorted(ran.of(rows.Request), key=lambda row: row.sent)))
     way = ["complete", "http_error", "connect_refused", "connect_timeout"]
-    assert seen == [outcome for outcome in way if outcome in seen]
-    assert {"complete", "connect_refused"} <= set(seen)
+    assert [outcome for outcome in seen if outcome in way] == [outcome for outcome in way if outcome in seen]
+    assert {"complete", "connect_refused"} <= set(seen) <= {*way, "connect_reset", "no_response"}
     assert {one.pod for one in facts.lost_requests} == {victim.pod}
