@@ -131,18 +131,19 @@ def test_a_rehearsal_on_the_lab_that_stands(state: Path, tmp_path: Path) -> None
 
 def test_what_a_killed_rehearsal_left_is_put_back_by_the_next(state: Path, tmp_path: Path) -> None:
     """The lab outlives the run, so that its nodes would stay cordoned."""
-    arguments = ["rehearse", "--real", "--state", state, "lab-cordon-and-rollback", *QUICK, "--timelines", tmp_path]
+    arguments = ["rehearse", "--real", "--state", state, "lab-cordon-and-rollback", "--timelines", tmp_path]
+    quick = ["-p", "baseline=2s", "-p", "lab.startup=1s", "-p", "max_tokens=32"]
 
     def cordoned() -> list[str]:
         return [node["name"] for node in status(state)["node_states"] if not node["schedulable"]]
 
     with subprocess.Popen(
-        line(*arguments, "-p", "hold=60s"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        line(*arguments, *quick, "-p", "hold=60s"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as run:
         wait_for(lambda: cordoned() or run.poll() is not None, 120)
         run.kill()
     (node,) = cordoned()
-    done = call(*arguments, "--expect", "passed")
+    done = call(*arguments, *quick, "-p", "hold=2s", "--expect", "passed")
     assert f"{node} of run " in done.stderr
     assert cordoned() == []
 
