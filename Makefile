@@ -3,15 +3,23 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/chaosrunner
 
-.PHONY: drill test test-real check bench trial clean
+.PHONY: drill test test-slow test-real cover check bench trial clean
 
 # The main job: one drill that must fail for the expected reason, and its graceful twin, which must pass.
 drill: $(VENV)/ready
 	$(RUN) rehearse drills/lab-evict-one-replica.yaml drills/lab-evict-one-replica-graceful.yaml \
 	  --expect failed:loss_on_victim,incomplete_200 --expect passed
 
-# All tests, and the checks on style, types and the rules between rooms.
+# All tests that need no more than this, and the checks on style, types and the rules between rooms.
 test: check
+	$(VENV)/bin/pytest -n 4 --dist loadfile
+
+# More combinations of what `test` tests.
+test-slow: $(VENV)/ready
+	$(VENV)/bin/pytest -n 4 --dist loadfile -m slow
+
+# What `test` covers; takes half as long again.
+cover: $(VENV)/ready
 	$(VENV)/bin/pytest -n 4 --dist loadfile --cov --cov-report=term:skip-covered
 
 # Both labs side by side, and drills, on a real Kubernetes; Linux, as root. Builds what is missing: some 10 minutes, once.

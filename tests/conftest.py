@@ -22,11 +22,10 @@ def anyio_backend() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is marked `real` unless `-m` speaks of it. Not by `-m "not real"` in addopts: any other `-m`
-    takes its place, and `-m "not lab"` would start a Kubernetes."""
-    if "real" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("real")]
+    """Leaves out what is marked `real` or `slow` unless `-m` speaks of it. Not by `-m "not real"` in addopts: any other
+    `-m` takes its place, and `-m "not lab"` would start a Kubernetes."""
+    unasked = [name for name in ("real", "slow") if name not in config.option.markexpr]
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

@@ -72,7 +72,8 @@ def show(console: Console, results: list[UndoResult]) -> None:
         if result.command and not result.alive:
             console.print(f"by hand: {result.command}", soft_wrap=True)
     for run in dict.fromkeys(result.run for result in results if result.state == "forgotten"):
-        console.print(f"given up: what run {run} left stays as it is, should its cluster be there after all")
+        said = f"given up: what run {run} left stays as it is, should its cluster be there after all"
+        console.print(said, soft_wrap=True)
 
 
 def command(timelines: Path, kubeconfig: str | None = None) -> str:

@@ -38,13 +38,6 @@ DIFFERENCES: tuple[Difference, ...] = (
         "The embedded lab's Pods share the machine's loopback: it cuts a node from the API server only.",
     ),
     Difference(
-        ("CrashLoopBackOff shows at once",),
-        False,
-        True,
-        "A kubelet says so only when it looks at the Pod again, some 10 s later and just before it starts the "
-        "container once more; until then the status is terminated. The embedded lab tells people at once.",
-    ),
-    Difference(
         ("services: loopback: *",),
         ANY,
         ANY,

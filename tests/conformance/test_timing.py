@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import pytest
 
-from tests.conformance.differences import side
 from tests.conformance.episodes import AtOnce
 from tests.conformance.experiments import Found, all_experiments
 from tests.labs import Lab
@@ -137,13 +136,12 @@ def test_a_pod_goes_as_soon_as_its_containers_have_ended(found: Finds) -> None:
     assert (seen["code"], seen["phase"]) == (7, "Failed")
 
 
-def test_the_first_restart_is_immediate_and_the_second_waits_ten_seconds(found: Finds, lab: Lab) -> None:
+def test_the_first_restart_is_immediate_and_the_second_waits_ten_seconds(found: Finds) -> None:
     seen = found["back_off"]
     first, second = seen["restarts"]
     assert within(first - seen["ended"], 0, 0)
     assert within(second - first, 10, 10 + BACK_OFF_LOOK)
-    at_once = seen["waiting"] - first < RELIST + LATE
-    assert at_once == side("CrashLoopBackOff shows at once", lab.name)
+    # A kubelet may say CrashLoopBackOff at once, or only when it looks again, just before the next start.
     assert first <= seen["waiting"] <= second
 
 

@@ -17,7 +17,7 @@ from tests.engine.outages import MOMENTS, QUICK, TROUBLES, Script, lose, sound
 from tests.engine.proxy import Proxy
 from tests.engine.test_endings import CORDON
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 ANY = TROUBLES | {f"lose {part}": lose(part) for part in ("/eviction", "/nodes/", "/leases/")}
 

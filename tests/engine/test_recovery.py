@@ -213,7 +213,7 @@ def test_a_full_disk_aborts_undoes_and_shows_no_traceback(lab: Lab, tmp_path: Pa
     before = lab.nodes()
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # more than what is there at the start
 
     process = drills.start(drill, lab.kubeconfig, tmp_path, "-o", "json", preexec_fn=limit)
     out, err = process.communicate(timeout=40)

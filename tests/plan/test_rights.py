@@ -111,7 +111,9 @@ def test_what_a_killed_run_left_is_put_back_with_the_same_rights(standing: Stand
 
 @pytest.mark.lab
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("drill", DRILLS)
+@pytest.mark.parametrize(
+    "drill", [pytest.param(name, marks=[] if "drain" in name else pytest.mark.slow) for name in DRILLS]
+)
 def test_a_drill_runs_with_exactly_the_printed_rights_and_uses_each(drill: str, tmp_path: Path) -> None:
     bound = load(drill)
 

@@ -349,13 +349,17 @@ def _wanted_go(module: _Module) -> _Version:
 
 
 def _go(wanted: _Version) -> Path:
-    """The first go tool in this environment or on PATH that is new enough."""
+    """The first go tool that is new enough: on PATH, as it has the machine's caches, else in this environment."""
     found = []
-    for folder in _search_path().split(os.pathsep):
+    for folder in [*os.environ.get("PATH", os.defpath).split(os.pathsep), sysconfig.get_path("scripts")]:
         go = Path(folder or ".") / "go"
         if not os.access(go, os.X_OK) or go.is_dir():
             continue
-        version = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, env=_environment()).stdout
+        try:
+            said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, env=_environment())
+        except OSError:
+            continue  # the package's is a script of an interpreter that this user may not run
+        version = said.stdout
         numbers = re.match(r"go(\d+(?:\.\d+)*)", version)
         if numbers and tuple(int(part) for part in numbers[1].split(".")) >= wanted:
             return go
