@@ -228,9 +228,13 @@ def test_the_deployment_goes_through_the_recorded_counts(
     seen, expected = both(episodes, recording, name, "deployments", "app", tr.field("status", count))
     if name == "rolling_restart" or count in ("replicas", "updatedReplicas"):
         # How many old Pods terminate at the same time depends on how long each takes; two ReplicaSets change side by
-        # side; and a Pod is replaced within milliseconds: the Deployment may see the sum or one after the other.
+        # side; and a Pod is replaced within milliseconds: the Deployment may see the sum or one after the other. A busy
+        # real one adds up two ReplicaSets of different moments, and so may be off by one for a while.
         assert (seen[0], seen[-1]) == (expected[0], expected[-1])
-        assert count == "terminatingReplicas" or tr.is_subsequence(seen, expected)
+        if lab.name == "real":
+            assert min(expected) - 1 <= min(seen) <= max(seen) <= max(expected) + 1
+        else:
+            assert count == "terminatingReplicas" or tr.is_subsequence(seen, expected)
     else:
         assert_same_counts(seen, expected, name, count, lab)
 
