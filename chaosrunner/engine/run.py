@@ -70,7 +70,7 @@ class Options:
 
     timelines: Path
     lab: str | None = None
-    """`embedded` where a lab stands in for the environment; only recorded."""
+    """Which lab stands in for the environment, `embedded` or `real`; only recorded."""
     stop_file: Path | None = None
     """The run is aborted when this file appears; `<recording>/stop` always does it too."""
     signals: bool = True

@@ -94,7 +94,7 @@ class Manifest(msgspec.Struct, kw_only=True, omit_defaults=True):
     verdict: str | None = None
     exit_code: int | None = None
     lab: str | None = None
-    """`embedded` for a rehearsal; absent on a real cluster."""
+    """For a rehearsal the lab that stood in, `embedded` or `real`; absent otherwise."""
     versions: dict[str, str] = {}
     host: Host | None = None
     context: str | None = None
