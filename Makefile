@@ -22,10 +22,10 @@ test-slow: $(VENV)/ready
 cover: $(VENV)/ready
 	$(VENV)/bin/pytest -n 4 --dist loadfile --cov --cov-report=term:skip-covered
 
-# Both labs side by side, and drills, on a real Kubernetes; Linux, as root. Builds what is missing: some 10 minutes, once.
+# Both labs held to one suite, and drills, on two real Kubernetes side by side; Linux, as root. Builds what is missing: some 10 minutes, once.
 test-real: $(VENV)/ready
 	$(RUN) lab build
-	$(VENV)/bin/pytest -m real --timeout=600 --durations=15
+	$(VENV)/bin/pytest -m real -n 2 --dist loadfile --timeout=600
 
 check: $(VENV)/ready
 	$(VENV)/bin/ruff check

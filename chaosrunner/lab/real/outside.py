@@ -139,7 +139,7 @@ def end(state: State) -> None:
 def _sweep(state: State) -> None:
     """Remove what is left of a lab without processes: control groups and files."""
     if left := cgroups.remove(state.name):
-        raise UserError(f"control groups are still in use: {', '.join(map(str, left))}")
+        raise UserError(f"control group {left[-1]} is still in use, by processes that are not the keeper's any more")
     if state.is_lab():
         shutil.rmtree(state.folder)
 
