@@ -287,7 +287,13 @@ def test_scaling_up_makes_pods_and_then_waits_for_them(episodes: Episodes) -> No
 
 def test_a_lost_node_goes_through_the_recorded_states(episodes: Episodes, recording: Episodes) -> None:
     seen, expected = both(episodes, recording, "node_cut", "nodes", "node", tr.node)
-    assert seen == expected
+    assert _either_first(seen) == _either_first(expected)
+
+
+def _either_first(states: list[tuple[bool, list[tuple[str, str]], Any]]) -> list[Any]:
+    """The two taints of a lost node are set and taken by two loops of the node controller, in either order."""
+    lone = [("unreachable", "NoExecute")], [("unreachable", "NoSchedule")]
+    return [(cordoned, "one of both" if taints in lone else taints, ready) for cordoned, taints, ready in states]
 
 
 def test_a_drained_node_is_cordoned_tainted_and_released(episodes: Episodes) -> None:

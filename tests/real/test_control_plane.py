@@ -34,7 +34,7 @@ from tests.labs import RealLab, real_lab_command
 from tests.real import tokens
 from tests.real.serving import Serving, serving
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]
 
 SPEC = {
     "nodes": 3,

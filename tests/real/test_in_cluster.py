@@ -26,7 +26,7 @@ from tests.engine.lab import wait_for
 from tests.labs import RealLab, real_lab_command
 from tests.real.serving import Serving, serving
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(240)]
 
 Object = dict[str, Any]
 INFRA = ("--node-selector", "lab.chaosrunner.dev/role=infra", "--tolerate", "lab.chaosrunner.dev/infra")

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,11 +32,12 @@ def refused(*arguments: str, state: Path) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A state folder; what stands in it is ended after the test."""
-    state = tmp_path / "lab"
-    yield state
-    real_lab_command("down", state=state)
+def folder() -> Iterator[Path]:
+    """A state folder with a path short enough for sockets; what stands in it is ended after the test."""
+    with tempfile.TemporaryDirectory(prefix="lab-") as made:
+        state = Path(made) / "lab"
+        yield state
+        real_lab_command("down", state=state)
 
 
 def test_all_components_run_under_their_own_names(real_lab: RealLab) -> None:

@@ -33,7 +33,7 @@ from tests.plan.rights import Missing, each_rule, granted
 from tests.real import tokens
 from tests.real.serving import Serving, serving
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 DRILLS = ("lab-evict-one-replica", "lab-delete-pod", "lab-cordon-and-rollback", "lab-drain-node")
 CASES = [(drill, missing) for drill in DRILLS for missing in each_rule(load_drill(drill), "lab")]

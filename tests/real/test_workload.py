@@ -23,7 +23,7 @@ from chaosrunner.lab.real import workload
 from chaosrunner.lab.real.api import Api, NotAvailable
 from tests.labs import RealLab, real_lab_command
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SPEC: dict[str, Any] = {
     "replicas": 2,

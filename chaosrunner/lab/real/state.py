@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ class State:
         return self.folder / "nodes" / name
 
     def containerd(self, node: str) -> Path:
-        """The socket of a node's containerd. The kernel takes no longer path than 107 bytes."""
+        """The socket of a node's containerd."""
         return self.folder / f"containerd-{node}.sock"
 
     @property
@@ -88,7 +89,9 @@ class State:
             raise UserError(f"--state {self.folder}: /run is the lab's own, and goes with it; name another folder")
         if self.folder.exists() and not self.is_lab() and any(self.folder.iterdir()):
             raise UserError(f"--state {self.folder}: the folder is not empty and no lab's; name another one")
-        if len(str(self.containerd("node100"))) > 100:
+        # A socket's path has 107 bytes at most (man 7 unix); kubelet gives this one a name of ten digits first.
+        longest = self.node("node100") / "kubelet" / "pod-resources" / "0123456789"
+        if len(os.fsencode(longest)) > 107:
             raise UserError(f"--state {self.folder}: too long a path for the sockets in it; name a shorter one")
 
     def claim(self) -> None:
