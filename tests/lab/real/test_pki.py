@@ -19,7 +19,7 @@ from chaosrunner.lab.real.state import State
 @pytest.fixture
 def state(tmp_path: Path) -> State:
     state = State(tmp_path / "lab")
-    state.claim()
+    state.folder.mkdir()
     pki.write(state, network.nodes(2))
     return state
 

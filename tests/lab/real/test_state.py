@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, re
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> State:
-    return State(tmp_path / "lab")
+def state() -> Iterator[State]:
+    """With a path short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="lab-") as folder:
+        yield State(Path(folder) / "lab")
 
 
 def test_a_folder_with_anything_else_in_it_is_refused_and_never_cleared(state: State) -> None:
