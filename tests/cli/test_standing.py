@@ -267,6 +267,7 @@ def _state_home(command: Command) -> str:
 
 
 @pytest.mark.lab
+@pytest.mark.slow
 def test_a_node_is_cut_off_and_healed(command: Command) -> None:
     def ready() -> dict[str, bool]:
         (lab,) = json.loads(command("lab", "status", "--embedded", "-o", "json").stdout)

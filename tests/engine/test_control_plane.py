@@ -82,7 +82,9 @@ def test_a_drill_goes_on(trouble: str, moment: str, lab: Lab, proxy: Proxy, tmp_
     assert len(ran.facts.replacements) == 1
 
 
-@pytest.mark.parametrize("trouble", ["restart", "strand", "cold start"])
+@pytest.mark.parametrize(
+    "trouble", ["restart", *(pytest.param(name, marks=pytest.mark.slow) for name in ("strand", "cold start"))]
+)
 def test_trouble_at_the_very_end_is_a_gap_that_is_closed_or_told(
     trouble: str, lab: Lab, proxy: Proxy, tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ async def test_a_dead_target_is_asked_calmly_and_leaves_no_socket(
     assert 3 * 2 <= len(rows.requests) <= 3 * 5
 
 
+@pytest.mark.slow
 async def test_an_outage_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many failures in a row as half an hour has, without its waits."""
     monkeypatch.setattr(closed, "FIRST_BACKOFF", 0.0)
