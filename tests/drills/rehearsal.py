@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -54,6 +55,15 @@ class Rehearsal:
 
     def of(self, kind: type[Some]) -> list[Some]:
         return [row for row in self.rows if isinstance(row, kind)]
+
+    def said_by_the_lab(self) -> dict[tuple[str | None, str], float]:
+        """By the UID of a Pod and what happened: when the lab's own log says it first, on the recording's clock."""
+        anchor = self.recording.manifest.anchor
+        said: dict[tuple[str | None, str], float] = {}
+        for line in (self.folder / lab_process.LOG).read_text().splitlines():
+            row = json.loads(line)
+            said.setdefault((row.get("uid"), row["what"]), row["wall"] - anchor)
+        return said
 
 
 def load(drill: str, **parameters: str) -> BoundDrill:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 
@@ -35,11 +34,7 @@ class TestOnTheEmbeddedLab(ShippedDrills):
 @pytest.mark.parametrize("drill", ["lab-evict-one-replica", "lab-evict-one-replica-graceful", "lab-drain-node"])
 def test_stages_agree_with_the_labs_own_log(rehearsed: Rehearse, drill: str) -> None:
     found = rehearsed(drill)
-    anchor = found.recording.manifest.anchor
-    said: dict[tuple[str, str], float] = {}
-    for line in (found.folder / "lab.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        said.setdefault((row.get("uid"), row["what"]), row["wall"] - anchor)
+    said = found.said_by_the_lab()
     compared = 0
     for replacement in found.facts.replacements:
         stages = replacement.milestones

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import datetime
@@ -120,11 +119,7 @@ def test_the_way_to_service_agrees_with_the_node(rehearsed: Rehearse, real_lab: 
 def test_the_way_to_service_agrees_with_the_servers(rehearsed: Rehearse, drill: str) -> None:
     """The model server's own log tells of its first request; of endpoints, another watch."""
     found = rehearsed(drill)
-    anchor = found.recording.manifest.anchor
-    said: dict[tuple[str, str], float] = {}
-    for line in (found.folder / "lab.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        said.setdefault((row.get("uid"), row["what"]), row["wall"] - anchor)
+    said = found.said_by_the_lab()
     for replacement in found.facts.replacements:
         stages = replacement.milestones
         for what, seen in (

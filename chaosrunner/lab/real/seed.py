@@ -7,7 +7,6 @@ layer of its own), so that the stores of all nodes and labs can have the same fi
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaosrunner.lab.real.binaries import Binaries, cache
+from chaosrunner.lab.real.binaries import Binaries, cache, locked
 
 _PATIENCE = 60.0
 """Longest start and end of the containerd that unpacks, seconds each."""
@@ -31,8 +30,7 @@ def prepare(binaries: Binaries, images: Sequence[Path]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     named = "\n".join([str(binaries.folder), *sorted(image.name for image in images)])
     seed = folder / hashlib.sha256(named.encode()).hexdigest()[:16]
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / "lock", lambda: None):
         if seed.exists():
             seed.touch()
         _drop_old(folder)
