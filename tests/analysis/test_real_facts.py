@@ -192,7 +192,7 @@ def test_the_pods_of_a_cut_node_are_not_gone() -> None:
     assert "last heartbeat between 65.9 and 68.9 s" in node.text  # cut at 67.08
     assert f"{', '.join(sorted(CUT, reverse=True))}: marked not Ready, not deleted" in node.text
     assert "out of the endpoints at 76.2 s, Ready again at 92.3 s without being replaced" in node.text
-    assert "their processes ran on: 2 requests on them completed meanwhile; 1 request on them lost" in node.text
+    assert "their processes ran on: 2 requests open meanwhile completed; 1 request on them lost" in node.text
     assert {row.id for row in (*ran_on, lost)} <= set(node.evidence)
     # Neither terminated, nor taken away, nor replaced.
     during = [item for item in found.terminations if item.pod in CUT and (item.requested.high or 0) < 92.4]

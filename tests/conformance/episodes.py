@@ -176,7 +176,17 @@ class Stage:
         return Episode(changes, names | {"replicaset": replicasets[0]}, facts)
 
     def _let_events_come(self) -> None:
-        """Wait until no Event came for 2 s: a kubelet sends them behind everything else, and slowly when busy."""
+        """Wait for the last Event of each Pod's life, and until none came for 2 s: a kubelet sends them behind
+        everything else, and tries again only after 10 s when the API server was too busy."""
+        history = self.lab.recorder.history(self.ns.name)
+        placed = {change.name for change in history if change.kind == "pods" and change.object["spec"].get("nodeName")}
+        last = {(name, "Started" if name in self.of("pods") else "Killing") for name in placed}
+        told = self.lab.recorder.history
+        self.until(
+            lambda: last <= {(e.object["involvedObject"]["name"], e.object["reason"])
+                             for e in told(self.ns.name) if e.kind == "events"},
+            "a kubelet keeps its Events back",
+        )  # fmt: skip
         known = -1
         while known != (known := len(self.of("events"))):
             time.sleep(2)

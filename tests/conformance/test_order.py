@@ -316,8 +316,10 @@ def test_a_drain_tells_that_it_is_blocked_and_tries_again(episodes: Episodes) ->
      ("rolling_restart", "new"), ("scale", "app"), ("scale", "replicaset")],
 )  # fmt: skip
 def test_the_recorded_events_are_told(episodes: Episodes, recording: Episodes, name: str, part: str) -> None:
+    """Each component sends its own in order, but behind its work: two components' Events come in any order."""
     seen, expected = (tr.events(run[name].changes, run[name].names[part]) for run in (episodes, recording))
-    assert seen == expected
+    for component in {component for *_, component in seen + expected}:
+        assert [one for one in seen if one[2] == component] == [one for one in expected if one[2] == component]
 
 
 # -- order across objects ----------------------------------------------------------------------------------------------
@@ -367,10 +369,13 @@ def milestones(episode: Episode) -> dict[str, int]:
     return found
 
 
+# An Event is sent behind the work that it tells of; a busy kubelet writes "started" and "ready" at once.
 CHAINS = (
     ("budget spent", "marked", "deleting", "endpoint terminating", "endpoint gone"),
-    ("deleting", "killing", "terminated", "endpoint gone"),
-    ("deleting", "created", "scheduled", "started", "endpoint present", "ready", "endpoint ready"),
+    ("deleting", "killing"),
+    ("deleting", "terminated", "endpoint gone"),
+    ("deleting", "created", "scheduled", "started", "ready", "endpoint ready"),
+    ("scheduled", "endpoint present", "endpoint ready"),
     ("deleting", "budget confirmed", "budget back"),
     ("deleting", "budget confirmed", "forgotten"),
     ("ready", "budget back"),

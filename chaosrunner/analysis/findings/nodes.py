@@ -105,13 +105,12 @@ def _traffic(picture: Picture, pods: list[PodState], outage: NodeOutage, end: fl
     for pod in pods:
         mine |= picture.on(pod)
     mine &= requests.in_service
-    meanwhile = mine & (requests.ended > outage.begin) & (requests.ended <= end)
-    whole = meanwhile & requests.success
+    # A stream lives in its process: one that was open before and completed later proves it as well.
+    meanwhile = (requests.ended > outage.begin) & ((requests.ended <= end) | (requests.sent < outage.begin))
+    whole = mine & meanwhile & requests.success
     text, rows = "", []
     if whole.any():
-        text = (
-            f"; their processes ran on: {plural(int(np.count_nonzero(whole)), 'request')} on them completed meanwhile"
-        )
+        text = f"; their processes ran on: {plural(int(np.count_nonzero(whole)), 'request')} open meanwhile completed"
         rows = requests.ids(whole)
     elif pods:
         text = "; their processes may have run on"
