@@ -2,8 +2,8 @@
 
 It brings labs up, runs a drill on each, and ends them; kills the commands that do so at random moments, and ends what
 they left with `chaosrunner lab down`. After each round the machine's processes, mounts, network namespaces, control
-groups and files are compared with those before. It needs root and a machine on which little else happens; what other
-programs begin meanwhile shows as left behind. A round takes about a minute.
+groups, files and kernel parameters are compared with those before. It needs root and a machine on which little else
+happens; what other programs begin meanwhile shows as left behind. A round takes about a minute.
 
 Exit code 1 if something was left, with what it was.
 """
@@ -25,6 +25,7 @@ from pathlib import Path
 import psutil
 
 from chaosrunner.lab.real.binaries import cache
+from chaosrunner.lab.real.mounts import SETTINGS
 
 COMMAND = [sys.executable, "-m", "chaosrunner"]
 SHORT = ["-p", "baseline=3s", "-p", "hold=2s", "-p", "lab.startup=1s", "-p", "lab.warmup=null"]
@@ -44,6 +45,8 @@ class Machine:
     networks: frozenset[str]
     control_groups: frozenset[str]
     files: frozenset[str]
+    settings: frozenset[str]
+    """Parameters of the kernel that a kubelet would set, with their values."""
 
     def beyond(self, before: Machine) -> list[str]:
         """What is here and was not before."""
@@ -63,6 +66,7 @@ def look(ignored: Path) -> Machine:
         networks=frozenset({str(path) for path in Path("/run/netns").glob("*")} | set(_namespaces())),
         control_groups=frozenset(folder for folder, _, _ in os.walk("/sys/fs/cgroup")),
         files=frozenset(path for place in PLACES for path in _files(place, skipped)),
+        settings=frozenset(f"{name} = {Path('/proc/sys', name).read_text().strip()}" for name in SETTINGS),
     )
 
 

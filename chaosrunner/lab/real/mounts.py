@@ -15,7 +15,7 @@ from chaosrunner.lab.real import syscalls
 _COVERED = (Path("/var/lib"), Path("/var/log"))
 """What is written there goes to memory, unless it goes to one of the lab's own folders."""
 
-_SETTINGS = {
+SETTINGS = {
     "kernel/keys/root_maxbytes": 25_000_000,
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/panic": 10,
@@ -45,7 +45,7 @@ def make_private(own: Sequence[Path]) -> None:
     for index, folder in enumerate(kept):
         _bind(_RUN / "kept" / str(index), folder)
     syscalls.mount("proc", Path("/proc"), "proc")
-    for name, value in _SETTINGS.items():
+    for name, value in SETTINGS.items():
         if (setting := Path("/proc/sys") / name).exists():
             wanted = _made(_RUN / "settings") / name.replace("/", ".")
             wanted.write_text(f"{value}\n")
