@@ -60,7 +60,11 @@ def cluster_options(drill: bool) -> Callable[[Decorated], Decorated]:
 
     def decorate(command: Decorated) -> Decorated:
         for option in (
-            click.option("--request-timeout", type=Duration(), help="Longest wait for an answer of the API server."),
+            click.option(
+                "--request-timeout",
+                type=Duration(),
+                help="Longest wait for an answer of the API server, the connection included; 0 for no limit.",
+            ),
             click.option("--as-group", "as_groups", multiple=True, metavar="GROUP", help="Impersonate this group too."),
             click.option("--as", "as_user", metavar="USER", help="Impersonate this user."),
             click.option("-n", "--namespace", metavar="NAME", help=f"Namespace{instead}."),
@@ -84,8 +88,12 @@ CLUSTER = ("kubeconfig", "context", "namespace", "as_user", "as_groups", "reques
 def cluster_config(flags: dict[str, Any], *, context: str | None = None, namespace: str | None = None) -> ClusterConfig:
     """How to reach the cluster: as the command line says, else by this context and namespace."""
     from chaosrunner.cluster import ClusterConfig
+    from chaosrunner.cluster.config import LONGEST_CONNECT
 
     timeout = flags["request_timeout"]
+    limits: dict[str, float] = {}
+    if timeout is not None:
+        limits = {"request_timeout": timeout, "connect_timeout": min(timeout or LONGEST_CONNECT, LONGEST_CONNECT)}
     chosen = flags["context"] or context
     return ClusterConfig(
         kubeconfig=flags["kubeconfig"],
@@ -93,7 +101,7 @@ def cluster_config(flags: dict[str, Any], *, context: str | None = None, namespa
         namespace=flags["namespace"] or namespace,
         as_user=flags["as_user"],
         as_groups=tuple(flags["as_groups"]),
-        **({"request_timeout": timeout} if timeout is not None else {}),
+        **limits,
     )
 
 

@@ -25,12 +25,23 @@ from kubernetes.aio.config.kube_config import ConfigNode, KubeConfigLoader, Kube
 from chaosrunner.cluster.credentials import Credentials, ExecPlugin, LoaderCredentials, TokenFile
 from chaosrunner.errors import UserError
 
+CONNECT = 5.0
+"""Longest wait for a connection where nobody says how long, seconds: it is asked for again anyway, and an API server
+that is away is to be noticed soon."""
+
+LONGEST_CONNECT = 30.0
+"""Longest wait for a connection whatever is said, seconds: the limit of kubectl's dialer (client-go, transport)."""
+
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """What kubectl's flags of the same names say; everything left out follows kubectl's rules."""
+    """What kubectl's flags of the same names say; everything left out follows kubectl's rules.
+
+    kubectl has no flag for a connection alone: its `--request-timeout` is for the whole request, the connection
+    included.
+    """
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -40,6 +51,8 @@ class ClusterConfig:
     request_timeout: float = 30.0
     """Seconds for a whole request, 0 for no limit. An eviction may take 10 s inside the API server (it retries a
     conflicting budget 20 times at 500 ms), so keep it above that."""
+    connect_timeout: float = CONNECT
+    """Seconds for a connection, within the request's."""
 
 
 @dataclass(slots=True, kw_only=True)

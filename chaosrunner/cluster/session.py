@@ -42,12 +42,10 @@ log = structlog.get_logger()
 PAGE = 500
 """Items asked for in one page of a list, as kubectl does."""
 
-CONNECT = 5.0
-"""Longest wait for a connection, seconds."""
-
 DEAD_AFTER = 5
 """Seconds without a sign of the other end after which the kernel breaks a connection (where it can be told to): a
-path that swallows packets must not keep a request, or the next one on that connection, for its whole time limit."""
+path that swallows packets must not keep a request, or the next one on that connection, for its whole time limit.
+Where a connection may take longer to come, the path is known to be slow, and it may stay silent for as long."""
 
 UNSTEADY = 30.0
 """Seconds after the last sign of an API server in trouble in which its denials prove nothing: it may have been started
@@ -206,7 +204,8 @@ class Cluster:
         (default: the configuration's). Raises Unreachable where no whole answer came.
         """
         total = self.config.request_timeout if timeout is None else timeout
-        limit = aiohttp.ClientTimeout(total=total, sock_connect=min(CONNECT, total or CONNECT))
+        patience = self.config.connect_timeout
+        limit = aiohttp.ClientTimeout(total=total, sock_connect=min(patience, total or patience))
         for attempt in (1, 2):
             async with self._open(method, path, query, body, content_type, limit) as stream:
                 answer = await stream.answer()
@@ -258,7 +257,8 @@ class Cluster:
         `silence` is the longest time in seconds between two reads. Raises Unreachable where no headers come within
         the configuration's request timeout.
         """
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT, silence), sock_read=silence)
+        connect = min(self.config.connect_timeout, silence)
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=silence)
         async with self._open("GET", path, query, None, None, limit) as stream:
             yield stream
 
@@ -318,7 +318,7 @@ class Cluster:
         if certificate == self._certificate and self._transports:
             return
         try:
-            self._transports.append(_Transport(self._configuration))
+            self._transports.append(_Transport(self._configuration, self.config.connect_timeout))
         except (ssl.SSLError, OSError, ValueError) as error:
             raise UserError(f"kubeconfig: certificates of context {self.context!r}: {error}") from error
         self._certificate = certificate
@@ -455,8 +455,14 @@ async def connect(config: ClusterConfig, clock: Clock, emit: Emit | None = None)
 class _Transport(RESTClientObject):  # type: ignore[misc]  # the client's classes have no types
     """The official client's transport, on sockets that notice a dead path."""
 
+    def __init__(self, configuration: Any, connect: float) -> None:
+        super().__init__(configuration)
+        self._silence = max(DEAD_AFTER, connect)
+
     def _create_connector(self) -> aiohttp.TCPConnector:
-        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=_socket)
+        return aiohttp.TCPConnector(
+            limit=self.maxsize, ssl=self.ssl_context, socket_factory=partial(_socket, self._silence)
+        )
 
     def _create_pool_manager(self) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = super()._create_pool_manager()
@@ -477,15 +483,16 @@ async def _again(send: Callable[[], Awaitable[Any]]) -> Any:
         return await send()
 
 
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket of which the kernel checks every few seconds that the other end is there; it knows how, on Linux."""
+def _socket(silence: float, address: tuple[Any, ...]) -> socket.socket:
+    """A socket of which the kernel checks every few seconds that the other end is there, and which it breaks after
+    `silence` seconds without a sign of it, also where it is not connected yet; it knows how, on Linux."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER * 1000)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence * 1000))
     return made
 
 

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import json
+import select
+import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +19,7 @@ import anyio
 import pytest
 from aiohttp import web
 
+from chaosrunner.cli.options import CLUSTER, cluster_config
 from chaosrunner.cluster import ApiError, ClusterConfig, Unreachable, connect
 from chaosrunner.cluster.resources import NODES, PODS
 from chaosrunner.errors import UserError
@@ -118,6 +125,62 @@ async def test_unreachable_says_what_broke_and_whether_it_left(tmp_path: Path) -
         with pytest.raises(Unreachable) as caught:
             await cluster.request("GET", "/")
         assert (caught.value.cause, caught.value.sent) == ("dns", False)
+
+
+@contextmanager
+def hesitant(seconds: float) -> Iterator[str]:
+    """The address of a server that takes no connection for so long: its queue is full, and it is not told why."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
+        address = listener.getsockname()
+        full = stack.enter_context(socket.create_connection(address))
+        while True:
+            another = stack.enter_context(socket.socket())
+            another.setblocking(False)
+            another.connect_ex(address)
+            if not select.select([], [another], [], 0.1)[1]:
+                break
+
+        def answer() -> None:
+            time.sleep(seconds)
+            listener.settimeout(5.0)
+            taken = listener.accept()[0]
+            while taken.getpeername() in (full.getsockname(), another.getsockname()):
+                taken = listener.accept()[0]
+            with taken:
+                taken.recv(65536)
+                taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{address[1]}"
+        thread.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a full queue does to a connection is Linux's way")
+async def test_who_gives_a_request_more_time_gives_a_connection_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaosrunner.cluster.session.DEAD_AFTER", 0.5)
+    flags = dict.fromkeys(CLUSTER) | {"as_groups": ()}
+    with hesitant(2.5) as url:
+        flags["kubeconfig"] = kubeconfig(tmp_path, url).kubeconfig
+        impatient = replace(cluster_config(flags), connect_timeout=0.5)
+        async with connect(impatient, Clock()) as cluster:
+            with pytest.raises(Unreachable) as caught:
+                await cluster.request("GET", "/readyz")
+            assert (caught.value.cause, caught.value.sent) == ("connect", False)
+        async with connect(cluster_config(flags | {"request_timeout": 10.0}), Clock()) as cluster:
+            assert (await cluster.request("GET", "/readyz")).text == "ok"
+
+
+@pytest.mark.parametrize(
+    ("given", "request_", "connection"), [(None, 30, 5), (2, 2, 2), (20, 20, 20), (60, 60, 30), (0, 0, 30)]
+)
+def test_the_limit_of_a_connection_follows_the_requests_as_kubectls_does(
+    given: float | None, request_: float, connection: float
+) -> None:
+    config = cluster_config(dict.fromkeys(CLUSTER) | {"as_groups": (), "request_timeout": given})
+    assert (config.request_timeout, config.connect_timeout) == (request_, connection)
 
 
 async def test_rotated_token_file_is_read_again_after_401(tmp_path: Path) -> None:
