@@ -69,8 +69,8 @@ class TargetResult(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     target: rows.Target
     answer: str
-    """Class of the last answer (`chaosrunner.cluster.answers`); of a cordon accepted, unchanged, rejected or an
-    undo's state; gone where there was nothing left to take."""
+    """Class of the last answer (`chaosrunner.cluster.answers`); of a cordon accepted, unchanged, rejected, an
+    undo's state, or the class of an answer that settled nothing; gone where there was nothing left to take."""
     expected: bool
     """Whether this is what the step asked for."""
     status: int | None = None

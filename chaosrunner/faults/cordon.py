@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 
 from chaosrunner.cluster.actions import target_of
-from chaosrunner.cluster.answers import settled
+from chaosrunner.cluster.answers import classify, settled
 from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import NODES, Object
 from chaosrunner.cluster.session import Answer, ApiError, Unreachable
@@ -159,7 +159,10 @@ class Cordon:
                     return _refused(context, target, answer)
             pause = backoff.next(answer.retry_after if answer else None)
             if context.now + pause > until:
-                return _failed(target, "unreachable", said, None, unknown=True)
+                if answer is None:
+                    return _failed(target, "unreachable", said, None, unknown=True)
+                kind = classify(answer.status, answer.body, answer.headers)
+                return _failed(target, kind, f"{answer.status} {said}".strip(), answer.status, unknown=True)
             await anyio.sleep(pause)
         return _failed(target, "rejected", f"the node changed {CONFLICTS} times between read and patch", None)
 

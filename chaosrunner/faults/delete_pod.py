@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import anyio
 
@@ -12,7 +13,7 @@ from chaosrunner.cluster.budget import budgets_of
 from chaosrunner.cluster.drain import gone
 from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Object, meta, terminating
-from chaosrunner.cluster.session import Unreachable
+from chaosrunner.cluster.session import Answer, Unreachable
 from chaosrunner.faults.base import (
     Context,
     PlanContext,
@@ -22,6 +23,14 @@ from chaosrunner.faults.base import (
 )
 from chaosrunner.faults.taking import TakesPods
 from chaosrunner.timeline import rows
+
+
+class _Said(NamedTuple):
+    """What was heard of a call that told nothing of its outcome."""
+
+    answer: EvictionClass
+    detail: str
+    status: int | None = None
 
 
 class DeletePod(TakesPods):
@@ -63,17 +72,17 @@ class DeletePod(TakesPods):
     async def take(self, context: Context, pod: Object) -> TargetResult:
         """Sends the delete, again while the API server is away or not up to it; it only ever takes this UID."""
         target, backoff, until = target_of(pod), Backoff(), context.now + context.patience
-        lost, attempts = False, 0
+        lost: _Said | None = None
+        attempts = 0
         while True:
             try:
                 before = await context.look(pod)
             except Unreachable as error:
-                return self._unknown(target, attempts, str(error))
+                return self._unknown(target, attempts, lost or _Said("unreachable", str(error)))
             if not before.ok and not gone(pod, before):
-                said = f"not sent: {before.status} {before.message}"
+                kind, said = classify(before.status, before.body, before.headers), f"not sent: {_said(before)}"
                 if context.cluster.passing(before):
-                    return self._unknown(target, attempts, said)
-                kind = classify(before.status, before.body, before.headers)
+                    return self._unknown(target, attempts, lost or _Said(kind, said, before.status))
                 return self._answered(target, kind, before.status, attempts, said)
             going = gone(pod, before) or terminating(before.body)
             if lost and going:
@@ -96,20 +105,20 @@ class DeletePod(TakesPods):
                         expect=self.expect,
                     )
             except Unreachable as error:
-                lost = lost or (error.sent and not going)
-                detail, asked = str(error), None
+                last, known, asked = _Said("unreachable", str(error)), not error.sent, None
             else:
                 kind = classify(answer.status, answer.body, answer.headers)
                 kind = "already_terminating" if kind == "accepted" and going else kind
-                detail, asked = answer.message, answer.retry_after
-                done = self._answered(target, kind, answer.status, attempts, None if answer.ok else detail)
+                last, asked = _Said(kind, _said(answer), answer.status), answer.retry_after
+                done = self._answered(target, kind, answer.status, attempts, None if answer.ok else answer.message)
                 known = settled(answer.status, answer.body)
                 if done.expected or (known and not context.cluster.passing(answer)):
                     break
-                lost = lost or not (known or going)
+            if not (known or going):
+                lost = lost or last
             pause = backoff.next(asked)
             if context.now + pause > until:
-                return self._unknown(target, attempts, detail)
+                return self._unknown(target, attempts, lost or last)
             await anyio.sleep(pause)
         if done.answer == "accepted":
             done.sent = sent
@@ -124,7 +133,17 @@ class DeletePod(TakesPods):
             target=target, answer=answer, expected=expected, status=status, attempts=attempts, detail=detail
         )
 
-    def _unknown(self, target: rows.Target, attempts: int, detail: str) -> TargetResult:
+    def _unknown(self, target: rows.Target, attempts: int, said: _Said) -> TargetResult:
         return TargetResult(
-            target=target, answer="unreachable", expected=False, attempts=attempts, detail=detail, unknown=True
+            target=target,
+            answer=said.answer,
+            expected=False,
+            status=said.status,
+            attempts=attempts,
+            detail=said.detail,
+            unknown=True,
         )
+
+
+def _said(answer: Answer) -> str:
+    return f"the API server answered {answer.status} {answer.message}"

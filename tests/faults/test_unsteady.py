@@ -114,6 +114,44 @@ async def test_a_delete_whose_answer_is_lost_is_seen_by_its_effect(tmp_path: Pat
         assert len(world.actions()) == 1
 
 
+BUSY = "too many requests, please try again later"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "answer"),
+    [(429, BUSY, "throttled"), (503, "apiserver not ready", "server_error")],
+)
+async def test_a_server_that_answers_that_it_is_busy_was_reached(
+    tmp_path: Path, status: int, message: str, answer: str
+) -> None:
+    async with running(tmp_path) as world:
+        pod, node = world.pod("chat-1"), world.node("n1")
+        refuse = refusing(world, status, message)
+        between(world, "DELETE", "/pods/", *[refuse] * 20)
+        between(world, "PATCH", "/nodes/n1", *[refuse] * 20)
+        context = world.context()
+        context.patience = 0.3
+        for fault in (DeletePod([pod]), Cordon([node])):
+            result = await fault.apply(context)
+            assert (result.result, answers(result), result.targets[0].status) == ("inconclusive", [answer], status)
+            assert f"{status} {message}" in (result.reason or "")
+
+
+async def test_a_delete_that_was_lost_before_the_server_became_busy_may_have_been_carried_out(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        pod = world.pod("chat-1")
+
+        async def lose(call: Call, options: dict[str, Any]) -> Answer:
+            raise lost(world)
+
+        between(world, "DELETE", "/pods/", lose, *[refusing(world, 429, BUSY)] * 20)
+        context = world.context()
+        context.patience = 0.3
+        result = await DeletePod([pod]).apply(context)
+        assert (result.result, answers(result)) == ("inconclusive", ["unreachable"])
+        assert "reset by peer" in (result.reason or "")
+
+
 async def test_a_cordon_that_arrives_late_is_ours_all_the_same(tmp_path: Path) -> None:
     """Its answer is lost; it is carried out when we have looked and are about to send it again."""
     async with running(tmp_path) as world:
