@@ -67,7 +67,8 @@ class Evict(TakesPods):
         return preview
 
     async def apply(self, context: Context) -> FaultResult:
-        """Sends the evictions, concurrently; each is tried again for `retry_for` while a budget refuses it."""
+        """Sends the evictions, concurrently; each is tried again for `retry_for` while a budget refuses it, or
+        nobody says what became of it."""
         self._deadline = context.now + self.retry_for
         return await super().apply(context)
 
@@ -86,7 +87,7 @@ class Evict(TakesPods):
             result = taken(pod, answer, attempts, expect=self.expect)
             pause = min(answer.retry_after or self.retry_every, self._deadline - context.now)
             move = next_move(answer.answer, was_terminating=False)
-            if result.expected or move != "retry" or pause <= 0:
+            if result.expected or not (result.unknown or move == "retry") or pause <= 0:
                 break
             await anyio.sleep(pause)
         if answer.answer == "accepted" and not self.dry_run:

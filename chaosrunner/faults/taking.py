@@ -71,7 +71,8 @@ class TakesPods(ABC):
         return True
 
     def _judge(self, result: FaultResult) -> None:
-        """Makes `result` failed if an answer is not the expected one, inconclusive if there only was none."""
+        """Makes `result` failed if an answer is not the expected one, inconclusive if there only was none; says how it
+        is known that one was accepted that never said so."""
         wrong = [target for target in result.targets if not target.expected]
         if wrong:
             result.result = verdict_of(wrong)
@@ -79,3 +80,5 @@ class TakesPods(ABC):
                 f"{t.target.name}: expected {self.expect}, got {t.answer}" + (f" ({t.detail})" if t.detail else "")
                 for t in wrong
             )
+        elif concluded := [target for target in result.targets if target.answer == "accepted" and target.detail]:
+            result.reason = "; ".join(f"{target.target.name}: {target.detail}" for target in concluded)

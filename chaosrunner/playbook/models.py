@@ -388,7 +388,7 @@ class Evict(PodFault):
     dry_run: bool = False
     """Only ask (`dryRun=All`): the server answers as it would, and nothing is taken away."""
     retry_for: Duration = 0.0
-    """How long an eviction that a budget refuses is tried again."""
+    """How long an eviction that a budget refuses, or of which nobody says what became, is tried again."""
 
 
 class DeletePod(PodFault):

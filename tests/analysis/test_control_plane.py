@@ -8,7 +8,7 @@ import pytest
 
 from chaosrunner.timeline import rows
 
-from .tape import Tape, checked, context, facts, time
+from .tape import Tape, checked, codes, context, facts, finding, time
 
 
 def lost(tape: Tape, at: float, pod: str) -> None:
@@ -41,6 +41,7 @@ def test_a_lost_eviction_that_came_to_nothing_is_not_when_the_fault_was_sent() -
     tape.end(60.0)
     found = facts(tape)
     assert [one.fault_at for one in found.replacements] == [14.0]
+    assert "accepted_by_effect" not in codes(found)
     assert (found.exposure.exposed, found.exposure.lost) == (1, 1)
 
 
@@ -53,7 +54,12 @@ def test_a_lost_eviction_that_worked_is_when_the_fault_was_sent(again: bool) -> 
     if again:
         tape.evict(14.0, "a", "already_terminating")
     tape.end(60.0)
-    assert [one.fault_at for one in facts(tape).replacements] == [10.0]
+    found = facts(tape)
+    assert [one.fault_at for one in found.replacements] == [10.0]
+    said = finding(found, "accepted_by_effect")
+    assert "0.05 s after it was sent the Pod was seen to go: it counts as accepted" in said.text
+    gone = next(row for row in tape.rows if isinstance(row, rows.Pod) and row.deletion_time)
+    assert set(said.evidence) == {*found.evictions[0].evidence, gone.id}
 
 
 def test_a_victim_that_was_gone_when_the_gap_ended_was_taken_by_the_lost_eviction() -> None:
@@ -68,6 +74,7 @@ def test_a_victim_that_was_gone_when_the_gap_ended_was_taken_by_the_lost_evictio
     tape.end(60.0)
     (replacement,) = facts(tape, context("time_to_ready <= 60s")).replacements
     assert (replacement.pod, replacement.replaces, replacement.fault_at) == ("c", "a", 10.0)
+    assert "10.00 s after it was sent" in finding(facts(tape), "accepted_by_effect").text
     assert replacement.milestones.ready.at is None  # nobody saw when
     assert replacement.milestones.ready.high == 20.0
 

@@ -120,6 +120,21 @@ def test_a_change_whose_answer_is_lost_is_found_out(
         assert replacement.fault_at in [call.at for call in calls if call.target.uid == replacement.replaces_uid]
 
 
+def test_an_eviction_whose_answer_is_lost_is_asked_again_by_its_step(
+    lab: Lab, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaosrunner.engine.run.PATIENCE", 0.01)  # the fault itself does not ask again
+    evict = {"evict": {"pods": 1, "retry_for": "20s"}}
+    ran = run(lab, proxy, tmp_path, {"eviction sent": lose("/eviction")}, [BASELINE, evict, WAIT])
+    went_on(ran)
+    assert len(taken(ran)) == 1
+    (step,) = [row for row in ran.of(rows.Step) if row.step == "evict" and row.event == "ended"]
+    assert "its answer was lost, but the Pod is seen to go" in (step.reason or "")
+    (said,) = [finding for finding in ran.facts.findings if finding.code == "accepted_by_effect"]
+    deleted = {row.id for row in ran.of(rows.Pod) if row.uid in taken(ran)}
+    assert deleted & set(said.evidence)
+
+
 def test_an_outage_longer_than_a_fault_waits_for_is_inconclusive_and_tells_why(
     lab: Lab, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

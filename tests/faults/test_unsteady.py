@@ -74,6 +74,41 @@ async def test_a_budget_that_a_lost_eviction_may_hold_tells_nothing_about_the_wo
         assert "deletionTimestamp" not in world.store.get("pods", "chat-1", NAMESPACE)["metadata"]
 
 
+@pytest.mark.parametrize("carried_out", [True, False])
+@pytest.mark.parametrize("timed_out", [True, False])
+async def test_an_eviction_without_an_answer_is_asked_again_while_the_step_retries(
+    tmp_path: Path, carried_out: bool, timed_out: bool
+) -> None:
+    """Beyond what a fault waits for by itself: what the first one came to is not forgotten between the tries."""
+    async with running(tmp_path) as world:
+        owner = world.deployment("chat", 2)
+        pods = [world.pod(f"chat-{i}", owner=owner) for i in (1, 2)]
+        world.budget("chat", CHAT, minAvailable=1)
+        await world.settled("chat", disruptionsAllowed=1)
+
+        async def lose(call: Call, options: dict[str, Any]) -> Answer:
+            if carried_out:
+                assert (await call()).ok
+            if timed_out:
+                return await refusing(world, 504, "Timeout: request did not complete")(call, options)
+            raise lost(world)
+
+        between(world, "POST", "/eviction", lose)
+        context = world.context()
+        context.patience = 0.0
+        fault = Evict([pods[0]], retry_for=5.0, retry_every=0.2)
+        result = await fault.apply(context)
+        assert (result.result, answers(result)) == ("ok", ["accepted"])
+        (target,) = result.targets
+        assert target.attempts == 2
+        asked = world.actions("sent")
+        said = f"{pods[0]['metadata']['name']}: its answer was lost, but the Pod is seen to go"
+        assert result.reason == (said if carried_out else None)
+        assert target.sent == asked[0 if carried_out else 1].at
+        assert (await fault.verify(context)).result == "ok"
+        assert "deletionTimestamp" not in world.store.get("pods", "chat-2", NAMESPACE)["metadata"]
+
+
 async def test_an_eviction_that_is_refused_in_passing_is_sent_again_and_a_missing_right_is_not(tmp_path: Path) -> None:
     async with running(tmp_path) as world:
         pod = world.pod("chat-1")

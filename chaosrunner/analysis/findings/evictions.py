@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from chaosrunner.analysis.facts import Finding, Severity
 from chaosrunner.analysis.findings.base import finding
 from chaosrunner.analysis.folds.actions import BUDGET_HELD, Call
+from chaosrunner.analysis.folds.pods import PodState
 from chaosrunner.analysis.picture import Picture
 
 SETTLE = 0.25
@@ -46,6 +47,8 @@ def evictions(picture: Picture) -> Iterator[Finding]:
         name = call.sent.target.name
         if call.sent.action not in ("evict", "delete_pod"):
             continue
+        if result.ok is None and call.disrupts and call.pod is not None:
+            yield _concluded(call, call.pod)
         if result.answer == "precondition_failed" and call.sent.action == "evict" and not call.sent.dry_run:
             yield _held(picture, call)
         elif result.answer == "multiple_budgets":
@@ -64,6 +67,21 @@ def evictions(picture: Picture) -> Iterator[Finding]:
         when = f"{len(calls)} times, {calls[0].at:.1f} to {calls[-1].at:.1f} s"
         text = f"{pdbs} did not allow the eviction of {name} ({when})"
         yield finding("blocked_by_budget", "warning", text, [row for call in calls for row in call.rows])
+
+
+def _concluded(call: Call, pod: PodState) -> Finding:
+    """A removal whose answer told nothing, or never came, and that counts for what was seen of the Pod after it."""
+    moments = [(pod.gone.high, pod.gone.row)] if pod.gone is not None else []
+    if pod.deletion is not None and pod.deletion.at >= call.at:
+        moments.append((pod.deletion.at, pod.deletion.id))
+    seen, row = min(moments)
+    what = "eviction" if call.sent.action == "evict" else "delete"
+    text = (
+        f"no answer told what became of the {what} of {call.sent.target.name} "
+        f"({call.result.message or call.result.answer}), and {seen - call.at:.2f} s after it was sent the Pod was seen "
+        "to go: it counts as accepted"
+    )
+    return finding("accepted_by_effect", "info", text, [*call.rows, row])
 
 
 def _held(picture: Picture, call: Call) -> Finding:
