@@ -25,8 +25,8 @@ AT_ONCE = 2
 ALONE = "lab-drain-node"
 """It would evict what others have on its node, and the plan refuses to."""
 
-PARAMETERS = {"lab-evict-one-replica": {"max_tokens": "96"}}
-"""A kubelet may take half a second until it sends SIGTERM: short streams would have ended by then."""
+PARAMETERS = {"lab-evict-one-replica": {"max_tokens": "240"}}
+"""A busy kubelet may take seconds until it sends SIGTERM: short streams would have ended by then."""
 
 RELIST = 1.0
 """Seconds between two looks of a kubelet at its containers (genericPlegRelistPeriod)."""
