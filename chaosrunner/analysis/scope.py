@@ -271,7 +271,7 @@ class MetricScope:
 
     def _evicted(self, answer: str) -> list[Call]:
         calls = self.picture.observations.actions.calls
-        return [call for call in calls if call.sent.action == "evict" and call.result.answer == answer]
+        return [call for call in calls if call.sent.action == "evict" and call.outcome == answer]
 
     def _alert(self, args: Args, window: float | None) -> Value:
         return self.picture.observations.alerts.state(args[0])

@@ -129,7 +129,9 @@ METRICS: Final[dict[str, MetricType]] = {
     "restarts": MetricType(Quantity.COUNT, "container restarts in the workload since the run began"),
     "zero_ready_seconds": MetricType(Quantity.SECONDS, "time without any ready endpoint"),
     "evictions": MetricType(
-        Quantity.COUNT, "evictions with this answer", (Argument("answer", ANSWERS, required=True),)
+        Quantity.COUNT,
+        "evictions with this answer; one that got none is accepted where its Pod is seen to go",
+        (Argument("answer", ANSWERS, required=True),),
     ),
     "alert": MetricType(Quantity.STATE, "state of the alert now", (Argument("alert name", required=True),)),
     "alert_fired": MetricType(

@@ -62,6 +62,18 @@ def test_a_lost_eviction_that_worked_is_when_the_fault_was_sent(again: bool) -> 
     assert set(said.evidence) == {*found.evictions[0].evidence, gone.id}
 
 
+@pytest.mark.parametrize(("worked", "accepted", "lost_"), [(True, 1, 0), (False, 0, 1)])
+def test_a_lost_eviction_counts_as_accepted_once_its_pod_is_seen_to_go(worked: bool, accepted: int, lost_: int) -> None:
+    tape = Tape()
+    two(tape)
+    lost(tape, 10.0, "a")
+    if worked:
+        replaced(tape, 10.05)
+    tape.end(60.0)
+    checks = (f"evictions(accepted) == {accepted}", f"evictions(unreachable) == {lost_}")
+    assert {check.verdict for check in checked(facts(tape, context(*checks))).values()} == {"passed"}
+
+
 def test_a_victim_that_was_gone_when_the_gap_ended_was_taken_by_the_lost_eviction() -> None:
     tape = Tape()
     two(tape)

@@ -73,6 +73,11 @@ class Call:
         return (deletion is not None and deletion.at >= self.at) or (gone is not None and gone.high >= self.at)
 
     @property
+    def outcome(self) -> str | None:
+        """The class of its answer; accepted where none told what became of it, and it took the Pod."""
+        return "accepted" if self.result.ok is None and self.disrupts else self.result.answer
+
+    @property
     def pdbs(self) -> set[str]:
         return set(self.result.pdbs or ()) or {pdb.name for pdb in self.budgets}
 
