@@ -40,6 +40,26 @@ def test_programs_that_are_missing_are_named_with_their_packages(
     assert all("\n" not in line for line in found)
 
 
+@pytest.mark.skipif(not os.access("/usr/sbin/nft", os.X_OK), reason="nft is elsewhere here")
+def test_system_programs_are_found_where_a_shell_without_a_login_does_not_look(tmp_path: Path) -> None:
+    own = tmp_path / "mount"  # what PATH has goes before it
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    script = (
+        "import json, shutil; from pathlib import Path; from chaosrunner.lab.real import requirements as r, __main__;"
+        f"here = Path({str(tmp_path)!r}); before = r.missing(here);"
+        "code = __main__.main(['status', '--state', str(here)]);"
+        "print(json.dumps([before, code, r.missing(here), shutil.which('nft'), shutil.which('mount')]))"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, stdout=subprocess.PIPE, check=True)
+    before, code, after, nft, mount = json.loads(done.stdout)
+    assert lines(before, "`nft`")
+    assert code == 2  # no lab stands
+    assert not lines(after, "`nft`")
+    assert (nft, mount) == ("/usr/sbin/nft", str(own))
+
+
 def test_a_runc_without_seccomp_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runc = tmp_path / "runc"
     runc.write_text("#!/bin/sh\necho 'runc version 1.5.3'\necho 'go: go1.26.8'\n")

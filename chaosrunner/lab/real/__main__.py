@@ -17,7 +17,7 @@ from typing import Any
 
 from chaosrunner.errors import UserError
 from chaosrunner.lab import spec as specs
-from chaosrunner.lab.real import binaries, images, outside, serve, syscalls
+from chaosrunner.lab.real import binaries, images, outside, requirements, serve, syscalls
 from chaosrunner.lab.real.state import DEFAULT, State
 
 
@@ -25,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if sys.platform != "linux":
         return _fail("a real lab needs Linux; the embedded lab runs here too", 2)
+    # For all that is called from here, the keeper and what it calls included.
+    os.environ["PATH"] = requirements.search_path()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was begun is undone
     try:
         return int(options.run(options) or 0)

@@ -179,7 +179,7 @@ class Keeper:
             if component.is_runtime and component.node:
                 # One that was killed leaves its socket, and nobody behind it.
                 self._state.containerd(component.node.name).unlink(missing_ok=True)
-            search = f"{self._binaries.folder}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+            search = f"{self._binaries.folder}{os.pathsep}{os.environ['PATH']}"
             with (self._state.logs / f"{name}.log").open("ab") as log:
                 self._processes[name] = subprocess.Popen(
                     component.whole_command,

@@ -203,8 +203,8 @@ def environment(state: State) -> dict[str, str]:
     built = binaries.cached()
     kubectl = binaries.kubectl()
     folders = [kubectl.parent if kubectl else None, built.folder if built else None]
-    search = [str(folder) for folder in folders if folder] + [os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]
-    return os.environ | {"KUBECONFIG": str(state.kubeconfig), "PATH": ":".join(search)}
+    search = [str(folder) for folder in folders if folder] + [os.environ["PATH"]]
+    return os.environ | {"KUBECONFIG": str(state.kubeconfig), "PATH": os.pathsep.join(search)}
 
 
 def _command(verb: str, state: State) -> str:

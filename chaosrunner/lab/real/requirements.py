@@ -29,6 +29,9 @@ _TOOLS = {
 }
 """Programs that are called, each with Debian's package of it."""
 
+_SYSTEM = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Where systems keep such programs; root's shell without a login (`su`, `sudo`, cron) may not look there."""
+
 _KERNEL = (5, 13)
 """What kube-proxy asks for in nftables mode (`NFTablesKubeProxyKernelVersion`)."""
 
@@ -63,6 +66,12 @@ END""",
 """What the kernel must do in a network namespace: name and shell command."""
 
 
+def search_path() -> str:
+    """PATH, and behind it the folders of system programs that it does not have."""
+    given = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder]
+    return os.pathsep.join([*given, *(folder for folder in _SYSTEM if folder not in given)])
+
+
 def missing(state: Path) -> list[str]:
     """What this machine lacks for a lab with its files in `state`, a line each with how to mend it. Changes nothing."""
     if sys.platform != "linux":
@@ -79,7 +88,7 @@ def _machine() -> Iterator[str]:
         yield "a real lab makes namespaces, mounts and control groups, which only root may: run it with sudo"
     for tool, package in _TOOLS.items():
         if shutil.which(tool) is None:
-            yield f"the program `{tool}` is not in PATH: run `apt-get install {package}`, or what this system has"
+            yield f"the program `{tool}` is not there: run `apt-get install {package}`, or what this system has"
     if shutil.which("runc") and "libseccomp" not in _output("runc", "--version"):
         yield "runc was built without seccomp, which every Pod's sandbox uses: run `apt-get install runc`"
     release = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
