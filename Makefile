@@ -2,6 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/chaosrunner
+PYTEST := $(VENV)/bin/pytest
+# Files side by side, in the order that tests/conftest.py gives them.
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
+
+# Compiled modules are kept: some hundred processes, and each worker, would compile the same ones again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: drill test test-slow test-real test-real-slow cover check bench trial clean
 
@@ -12,25 +18,25 @@ drill: $(VENV)/ready
 
 # All tests that need no more than this, and the checks on style, types and the rules between rooms.
 test: check
-	$(VENV)/bin/pytest -n 4 --dist loadfile
+	$(PYTEST) $(SIDE_BY_SIDE)
 
 # More combinations of what `test` tests.
 test-slow: $(VENV)/ready
-	$(VENV)/bin/pytest -n 4 --dist loadfile -m 'slow and not real'
+	$(PYTEST) $(SIDE_BY_SIDE) -m 'slow and not real'
 
 # What `test` covers; takes half as long again.
 cover: $(VENV)/ready
-	$(VENV)/bin/pytest -n 4 --dist loadfile --cov --cov-report=term:skip-covered
+	$(PYTEST) $(SIDE_BY_SIDE) --cov --cov-report=term:skip-covered
 
 # The suite that both labs are held to, and drills, on a real Kubernetes; Linux, as root. Builds what is missing: some 10 minutes, once.
 test-real: $(VENV)/ready
 	$(RUN) lab build
-	$(VENV)/bin/pytest -m real --timeout=600 --durations=10
+	$(PYTEST) -m real --timeout=600 --durations=10
 
 # Outages of the control plane, rights one by one, Jobs, the workload itself, all on the real one; 15 minutes.
 test-real-slow: $(VENV)/ready
 	$(RUN) lab build
-	$(VENV)/bin/pytest -m 'real and slow' --timeout=600
+	$(PYTEST) -m 'real and slow' --timeout=600
 
 check: $(VENV)/ready
 	$(VENV)/bin/ruff check

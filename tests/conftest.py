@@ -29,3 +29,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    # Files that start labs go first: they take long, mostly waiting, and one begun last would be waited for alone.
+    labs = {item.path for item in items if item.get_closest_marker("lab")}
+    items.sort(key=lambda item: item.path not in labs)
