@@ -191,7 +191,7 @@ def test_all_programs_say_the_version_that_is_pinned() -> None:
         assert versions["containerd"] in says(program, "--version").split()
     assert f"Version:  {versions['containerd']}" in says(built.shim, "-v")
     assert versions["coredns"].removeprefix("v") in says(built.coredns, "-version")
-    for plugin in (built.bridge, built.host_local, built.loopback):
+    for plugin in (built.folder / name for name in ("bridge", "host-local", "loopback")):
         listed = subprocess.run([plugin], capture_output=True, text=True, env={"CNI_COMMAND": ""}, check=False)
         assert f"CNI {plugin.name} plugin {versions['cni']}" in listed.stdout + listed.stderr
 

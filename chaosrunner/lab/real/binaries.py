@@ -6,7 +6,6 @@ the content of every module that goes in. A module is built again only when its 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -15,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sysconfig
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaosrunner.errors import UserError
+from chaosrunner.lab.real.caching import clear_scratch, locked, scratch
 
 Tell = Callable[[str], None]
 """Takes a line of progress for the user."""
@@ -56,18 +55,6 @@ class Binaries:
     @property
     def ctr(self) -> Path:
         return self.folder / "ctr"
-
-    @property
-    def bridge(self) -> Path:
-        return self.folder / "bridge"
-
-    @property
-    def host_local(self) -> Path:
-        return self.folder / "host-local"
-
-    @property
-    def loopback(self) -> Path:
-        return self.folder / "loopback"
 
     @property
     def coredns(self) -> Path:
@@ -201,8 +188,7 @@ def _build(modules: tuple[_Module, ...], cache: Path, tell: Tell) -> Path:
     """
     cache.mkdir(parents=True, exist_ok=True)
     with locked(cache / "lock", lambda: tell("another build is running, waiting for it")):
-        for left in cache.glob("unfinished-*"):
-            shutil.rmtree(left)
+        clear_scratch(cache)
         folder = cache / _key(modules)
         if folder.is_dir():
             return folder
@@ -211,39 +197,24 @@ def _build(modules: tuple[_Module, ...], cache: Path, tell: Tell) -> Path:
             go = _go(max(_wanted_go(module) for module in modules))
             for place, module in enumerate(missing, 1):
                 title = " ".join(filter(None, (module.name, module.version(), f"({place} of {len(missing)})")))
-                with _unfinished(cache, cache / f"{module.name}-{module.key()}") as unfinished:
-                    _Build(module, title).run(go, unfinished, tell)
-        with _unfinished(cache, folder) as unfinished:
+                with _whole(cache / f"{module.name}-{module.key()}") as made:
+                    _Build(module, title).run(go, made, tell)
+        with _whole(folder) as made:
             for module in modules:
                 for binary in (cache / f"{module.name}-{module.key()}").iterdir():
-                    (unfinished / binary.name).hardlink_to(binary)
+                    (made / binary.name).hardlink_to(binary)
         _name_old(modules, cache, folder, tell)
         return folder
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Holds the lock file at `path`; calls `waiting` first if someone else has it. It is freed when its holder dies."""
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _unfinished(cache: Path, final: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `final` at once when all is in it, and vanishes when not."""
-    folder = Path(tempfile.mkdtemp(prefix="unfinished-", dir=cache))
-    try:
+def _whole(final: Path) -> Iterator[Path]:
+    """A folder that becomes `final` at once when all is in it, and vanishes when not."""
+    with scratch(final.parent) as place:
+        folder = place / final.name
+        folder.mkdir()
         yield folder
-        folder.chmod(0o755)
         folder.rename(final)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
 
 
 def _name_old(modules: tuple[_Module, ...], cache: Path, folder: Path, tell: Tell) -> None:

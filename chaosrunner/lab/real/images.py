@@ -17,7 +17,6 @@ import shutil
 import sys
 import sysconfig
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from chaosrunner.errors import UserError
 from chaosrunner.lab.real import binaries as programs
 from chaosrunner.lab.real import layers
 from chaosrunner.lab.real.binaries import Binaries
+from chaosrunner.lab.real.caching import clear_scratch, scratch
 from chaosrunner.lab.real.layers import File, Folder, Layer, Link
 
 _SITE = Path("/opt/chaosrunner")
@@ -144,11 +144,12 @@ def _cached(name: str, config: dict[str, Any], parts: list[str], contents: Calla
         os.utime(image.tar)
         return image
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob(f"{name}-*.tar"), *folder.glob("unfinished-*")):
+    for old in folder.glob(f"{name}-*.tar"):
         if old.stat().st_mtime < time.time() - _KEPT_SECONDS:
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
-    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as scratch:
-        made = _write(image.reference, config, contents(), Path(scratch))
+            old.unlink()
+    clear_scratch(folder, age=_KEPT_SECONDS)  # nobody is locked out here: what is young may be in the making
+    with scratch(folder) as place:
+        made = _write(image.reference, config, contents(), place)
         made.rename(image.tar)
     return image
 

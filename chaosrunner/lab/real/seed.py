@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaosrunner.lab.real.binaries import Binaries, cache, locked
+from chaosrunner.lab.real.binaries import Binaries, cache
+from chaosrunner.lab.real.caching import clear_scratch, locked, scratch
 
 _PATIENCE = 60.0
 """Longest start and end of the containerd that unpacks, seconds each."""
 _KEPT_SECONDS = 3600.0
 """A store that nobody wanted for so long goes."""
-_UNFINISHED = "unfinished-"
 
 
 def prepare(binaries: Binaries, images: Sequence[Path]) -> Path:
@@ -30,14 +29,15 @@ def prepare(binaries: Binaries, images: Sequence[Path]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     named = "\n".join([str(binaries.folder), *sorted(image.name for image in images)])
     seed = folder / hashlib.sha256(named.encode()).hexdigest()[:16]
-    with locked(folder / "lock", lambda: None):
+    with locked(folder / "lock"):
         if seed.exists():
             seed.touch()
+        clear_scratch(folder)
         _drop_old(folder)
         if not seed.exists():
-            with tempfile.TemporaryDirectory(dir=folder, prefix=_UNFINISHED) as scratch:
-                _unpack(binaries, images, Path(scratch))
-                (Path(scratch) / "root").rename(seed)
+            with scratch(folder) as place:
+                _unpack(binaries, images, place)
+                (place / "root").rename(seed)
     return seed
 
 
@@ -89,9 +89,9 @@ disabled_plugins = ["io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime
 
 
 def _drop_old(folder: Path) -> None:
-    """Remove what was last wanted long ago, and what a crash left unfinished. Stores that share its files keep them."""
+    """Remove what was last wanted long ago. Stores that share its files keep them."""
     for old in filter(Path.is_dir, folder.iterdir()):
-        if old.name.startswith(_UNFINISHED) or time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+        if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
             shutil.rmtree(old)
 
 
