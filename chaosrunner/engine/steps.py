@@ -17,6 +17,7 @@ from chaosrunner.cluster.lease import Lease
 from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import ENDPOINT_SLICES, PODS, meta
 from chaosrunner.engine.conditions import Conditions
+from chaosrunner.engine.exposure import missed
 from chaosrunner.engine.traffic import overrides_of
 from chaosrunner.errors import UserError
 from chaosrunner.faults.base import Context, Fault
@@ -26,7 +27,7 @@ from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.plan import Plan
 from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow
 from chaosrunner.playbook import models
-from chaosrunner.playbook.expressions import Expression
+from chaosrunner.playbook.expressions import Expression, reads_target
 from chaosrunner.probes.attempt import Expect
 from chaosrunner.probes.once import probe_once
 from chaosrunner.probes.spec import ProbeSpec
@@ -214,11 +215,12 @@ class Stage:
 
     async def _aim(self, step: PodStep | NodeStep) -> Fault | Ended:
         """The step's fault, aimed, once the step's condition holds; Ended where it never did."""
+        began = self.clock.now()
         if isinstance(step, models.NodeTarget):
             when, within = (step.when, step.within) if isinstance(step, models.Drain) else (None, 0.0)
             nodes = await self._when(lambda: self._nodes(step, when), when, within)
             if isinstance(nodes, Ended):
-                return nodes
+                return self._explained(nodes, when, self.candidates(), began)
             taken = sum(len(node.pods) for node in nodes) if isinstance(step, models.Drain) else 0
             if not isinstance(step, models.Uncordon):
                 cordoned = self._cordoned() | {node.name for node in nodes}
@@ -227,7 +229,8 @@ class Stage:
             return self._too_many(taken) or node_fault(step, [node.target for node in nodes], self.guard)
         pods = await self._when(lambda: self._pods(step), step.when, step.within)
         if isinstance(pods, Ended):
-            return pods
+            candidates = narrow(step.from_, self.candidates(replacements=step.including == "replacements"))
+            return self._explained(pods, step.when, candidates, began)
         asks_only = isinstance(step, models.Evict) and step.dry_run
         if too_many := self._too_many(0 if asks_only else len(pods)):
             return too_many
@@ -294,6 +297,13 @@ class Stage:
                 except UserError:
                     await self.conditions.news()
         return Ended("inconclusive", f"exposure not reached: not {when} within {within:g} s; nothing was changed")
+
+    def _explained(self, ended: Ended, when: Expression | None, candidates: list[Candidate], since: float) -> Ended:
+        """What a step says that waited for streams on its target in vain."""
+        if when is None or not reads_target(when):
+            return ended
+        why = missed(self.live, candidates, self.probes.values(), since=since, now=self.clock.now())
+        return ended if why is None else replace(ended, reason=f"{ended.reason}: {why}")
 
     def _in_flight(self) -> dict[str, int]:
         """Streams in flight by the Pod's name, for the workload's Pods."""

@@ -60,6 +60,7 @@ def describe(probe: models.Probe, spec: ProbeSpec, warm_streams: int) -> manifes
         slo=probe.slo.model_dump(exclude_none=True),
         warm_streams=warm_streams,
         concurrency=spec.concurrency,
+        connection=spec.connection,
         pod_header=spec.pod_header,
     )
 

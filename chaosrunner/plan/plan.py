@@ -14,7 +14,7 @@ from chaosrunner.cluster.drain import RETRY_EVERY
 from chaosrunner.cluster.session import ApiError, Cluster
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.faults.base import Fault, PlanContext, Preview, Problem, Touch
-from chaosrunner.plan import access
+from chaosrunner.plan import access, routing
 from chaosrunner.plan.access import Right
 from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
 from chaosrunner.plan.limits import Guard
@@ -90,7 +90,8 @@ async def make_plan(
         place = await located(place, cluster)
     simulation = _Simulation(drill, resolved, cluster, place)
     steps = [await simulation.step(index, step) for index, step in enumerate(playbook.steps)]
-    problems = _sorted([*resolved.problems, *simulation.problems, *access.problems(answered)])
+    routed = routing.problems(drill, playbook, resolved.service)
+    problems = _sorted([*resolved.problems, *routed, *simulation.problems, *access.problems(answered)])
     return Plan(
         drill=drill.metadata.name,
         playbook=playbook.metadata.name,

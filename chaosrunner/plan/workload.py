@@ -40,6 +40,8 @@ class Resolved:
     targets: list[manifest.TargetPod]
     nodes: list[NodeCandidate]
     pdbs: list[Object]
+    service: Object | None = None
+    """The Service that the drill names; None where it names none, or it cannot be read."""
     ready_endpoints: int | None = None
     owners: list[Resource] = field(default_factory=list)
     """Kinds of the controllers above the candidates, as far as they are known."""
@@ -186,6 +188,7 @@ async def _endpoints(cluster: Cluster, resolved: Resolved, service: str) -> None
         text = f"there is no Service {service} in namespace {namespace}"
         problems.append(Problem(severity="refuse", code="no_such_service", text=text))
         return
+    resolved.service = answer.body if answer.ok else None
     try:
         slices = await cluster.list(ENDPOINT_SLICES, namespace, label_selector=f"kubernetes.io/service-name={service}")
     except ApiError as error:

@@ -301,6 +301,11 @@ def metrics(expression: Expression) -> set[str]:
     return {node.name for node in walk(expression) if isinstance(node, Metric)}
 
 
+def reads_target(expression: Expression) -> bool:
+    """Whether it asks about the Pod that a step would take, as `in_flight(target)` does."""
+    return any(isinstance(node, Metric) and "target" in node.args for node in walk(expression))
+
+
 # --- evaluation -------------------------------------------------------------------------------------------
 
 _SIGNS: Final[dict[str, Callable[[Any, Any], bool]]] = {

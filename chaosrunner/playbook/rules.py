@@ -13,6 +13,7 @@ from chaosrunner.playbook.expressions import (
     Literal,
     Metric,
     metrics,
+    reads_target,
     suggest,
     walk,
 )
@@ -289,8 +290,7 @@ def review_drill(drill: Drill, playbook: Playbook) -> Iterator[tuple[bool, Findi
             if isinstance(node, Metric) and node.name in ("alert", "alert_fired"):
                 for finding in _alert(keys, node, drill):
                     yield True, finding
-        of_target = any(isinstance(node, Metric) and "target" in node.args for node in walk(expression))
-        if of_target and drill.endpoint.pod_header is None and keys[-1] in ("when", "expression"):
+        if reads_target(expression) and drill.endpoint.pod_header is None and keys[-1] in ("when", "expression"):
             message = (
                 "in_flight(target) can only be known if the URL reaches a single Pod directly: no response header "
                 "names the serving Pod, so the step may never fire"

@@ -53,6 +53,8 @@ class Probe(msgspec.Struct, kw_only=True, omit_defaults=True):
     warm_streams: int = 3
     """N of the warm rule."""
     concurrency: int | None = None
+    connection: Literal["new", "reused"] | None = None
+    """Whether each request opens a connection, or an idle one is used again; None where a recording does not say."""
     pod_header: str | None = None
 
 

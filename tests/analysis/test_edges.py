@@ -222,3 +222,29 @@ def test_a_victim_that_has_not_left_yet_is_not_back() -> None:
     seen = live(tape.rows, context())
     assert seen.scope(now=5.1).value("endpoints_back", (), None) is False
     assert seen.scope(now=5.1).value("pods_ready", (), None) == 1
+
+
+@pytest.mark.parametrize(
+    ("reused", "reached", "told"), [(True, False, True), (False, False, True), (True, True, False)]
+)
+def test_a_replacement_that_no_connection_leads_to_is_told(reused: bool, reached: bool, told: bool) -> None:
+    """Behind the address of a Service: connections that outlive the fault never get to the new Pod."""
+    tape = Tape()
+    for pod in "ab":
+        tape.pod(0.0, pod, "LISTED", ready=True)
+    tape.endpoints(0.0, "LISTED", a=True, b=True)
+    tape.evict(10.0, "a")
+    tape.pod(10.1, "a", deletion_time=time(40), deletion_grace=30.0)
+    tape.pod(10.2, "c", "ADDED", created_time=time(10), ready=False)
+    tape.pod(15.0, "c", ready=True)
+    tape.endpoints(15.1, b=True, c=True)
+    for number in range(60):
+        at = 1.0 + number * 0.5
+        tape.request(at, at + 0.4, pod="c" if reached and number == 50 else "b")
+    tape.end(35.1)
+    found = facts(tape, context(probes=(ProbeContext(name="chat", reuses_connections=reused, pod_header="x"),)))
+    assert ("not_routed" in codes(found)) == told
+    if told:
+        said = finding(found, "not_routed")
+        assert said.text == "c was a ready endpoint for 20.0 s, and all 31 requests sent since went to other Pods"
+        assert ("connection: new" in (said.advice or "")) == reused

@@ -12,7 +12,7 @@ import anyio
 import yaml
 
 from chaosrunner.cluster import Cluster, ClusterConfig, connect
-from chaosrunner.cluster.resources import LEASES, NODES, PODS
+from chaosrunner.cluster.resources import ENDPOINT_SLICES, LEASES, NODES, PODS
 from chaosrunner.journal.fields import ANNOTATION
 from chaosrunner.timeline.clock import Clock
 
@@ -104,6 +104,16 @@ class Lab:
         async def read(cluster: Cluster) -> dict[str, str]:
             listed = await cluster.list(PODS, self.namespace, label_selector="app=model")
             return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in listed.items}
+
+        return self.ask(read)  # type: ignore[no-any-return]
+
+    def model_addresses(self) -> dict[str, str]:
+        """`address:port` of each endpoint of the workload, by the name of its Pod."""
+
+        async def read(cluster: Cluster) -> dict[str, str]:
+            (found,) = (await cluster.list(ENDPOINT_SLICES, self.namespace, label_selector="app=model")).items
+            port = found["ports"][0]["port"]
+            return {one["targetRef"]["name"]: f"{one['addresses'][0]}:{port}" for one in found["endpoints"]}
 
         return self.ask(read)  # type: ignore[no-any-return]
 

@@ -125,6 +125,34 @@ def test_exposure_that_does_not_come_ends_inconclusive_and_takes_nothing(
     assert lab.pods() == pods
 
 
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [(None, "no response header names it"), ("x-nobody", "named a known Pod in x-nobody")],
+)
+def test_exposure_that_cannot_be_known_says_what_to_change(
+    header: str | None, why: str, lab: Lab, tmp_path: Path
+) -> None:
+    evict = {"evict": {"pods": 1, "when": "in_flight(target) >= 1", "within": "400ms"}}
+    endpoint = {"url": lab.url} | ({"pod_header": header} if header else {})
+    ran = drills.run(drills.write(tmp_path, lab, [BASELINE, evict], endpoint=endpoint), lab, tmp_path)
+    assert ran.facts.verdict == "inconclusive"
+    assert why in ran.facts.reason
+    assert "pod_header" in ran.facts.reason
+
+
+@pytest.mark.parametrize("connection", ["reused", "new"])
+def test_exposure_on_a_pod_that_no_connection_leads_to_says_so(connection: str, lab: Lab, tmp_path: Path) -> None:
+    """As behind the address of a Service, whose connections each lead to one Pod."""
+    (_, address), (there, _) = lab.model_addresses().items()
+    evict = {"evict": {"pods": 2, "when": "in_flight(target) >= 1", "within": "400ms"}}
+    endpoint = {"url": f"http://{address}", "pod_header": "x-served-by"}
+    drill = drills.write(tmp_path, lab, [BASELINE, evict], endpoint=endpoint, probe={"connection": connection})
+    ran = drills.run(drill, lab, tmp_path)
+    assert ran.facts.verdict == "inconclusive"
+    assert f"requests seen meanwhile was on {there}" in ran.facts.reason
+    assert ("set connection: new" in ran.facts.reason) == (connection == "reused")
+
+
 def test_a_wait_that_times_out_fails_skips_the_rest_and_undoes(lab: Lab, tmp_path: Path) -> None:
     wait = {"wait": {"until": "pods_ready >= 50", "timeout": "300ms"}}
     drill = drills.write(tmp_path, lab, [BASELINE, CORDON, wait, hold(1)])

@@ -22,7 +22,14 @@ EVICT = "evict: {pods: 1}"
 NONE_ALLOWED = {"disruptionsAllowed": 0, "observedGeneration": 1}
 
 
-def bound(folder: Path, *steps: str, drill: str = "", limits: str = "{}") -> BoundDrill:
+def bound(
+    folder: Path,
+    *steps: str,
+    drill: str = "",
+    limits: str = "{}",
+    endpoint: str = '{url: "http://127.0.0.1:1"}',
+    connection: str = "reused",
+) -> BoundDrill:
     lines = "\n".join(f"  - {step}" for step in steps)
     (folder / "book.yaml").write_text(f"""
 apiVersion: chaosrunner.dev/v1
@@ -31,6 +38,7 @@ metadata: {{name: book}}
 probes:
   - name: chat
     openai: {{prompt: "Count from {{{{ nonce }}}}."}}
+    connection: {connection}
 steps:
   - baseline: {{for: 1s}}
 {lines}
@@ -42,7 +50,7 @@ metadata: {{name: drill}}
 playbook: ./book.yaml
 namespace: {NAMESPACE}
 workload: {{selector: app=chat, controller: deployment/chat, service: chat}}
-endpoint: {{url: "http://127.0.0.1:1"}}
+endpoint: {endpoint}
 limits: {limits}
 {drill}
 """)
@@ -386,3 +394,50 @@ async def test_a_rollout_under_way_and_an_expectation_that_will_not_hold_are_war
         plan = await planned(world, "evict: {pods: 1, expect: 429}")
         assert codes(plan, "warn") == ["rollout_in_progress", "accepted"]
         assert "expects 429, predicted is accepted" in plan.problems[1].text
+
+
+EXPOSED = 'evict: {pods: 1, when: "in_flight(target) >= 1"}'
+WARM = "wait: {until: replacement.warm}"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("host", "header", "connection", "steps", "told"),
+    [
+        ("ClusterIP", "", "new", [EXPOSED], ["pod_unknown"]),
+        ("ClusterIP", "x-pod", "new", [EXPOSED, WARM], []),
+        ("ClusterIP", "x-pod", "reused", [EXPOSED], []),  # whichever Pod the streams are on
+        ("ClusterIP", "x-pod", "reused", [EXPOSED.replace("1,", "one,")], []),
+        ("ClusterIP", "x-pod", "reused", [EXPOSED, WARM], ["sticky_connections"]),
+        ("ClusterIP", "x-pod", "reused", [EXPOSED.replace("pods: 1", "pods: 2")], ["sticky_connections"]),
+        ("ClusterIP", "x-pod", "reused", [EXPOSED.replace("1,", "1, from: {node: n1},")], ["sticky_connections"]),
+        ("ClusterIP", "", "reused", ["evict: {pods: 2}"], []),
+        (f"chat.{NAMESPACE}.svc.cluster.local", "", "reused", [EXPOSED, WARM], ["pod_unknown", "sticky_connections"]),
+        ("chat", "x-pod", "reused", [WARM], ["sticky_connections"]),
+        (f"gateway.{NAMESPACE}", "x-pod", "reused", [EXPOSED, WARM], []),
+    ],
+)
+async def test_what_the_address_of_the_service_keeps_from_being_seen_is_told(
+    tmp_path: Path, host: str, header: str, connection: str, steps: list[str], told: list[str]
+) -> None:
+    async with running(tmp_path) as world:
+        await chat(world)
+        spec = world.store.get("services", "chat", NAMESPACE)["spec"]
+        url = f"http://{spec['clusterIP'] if host == 'ClusterIP' else host}:80"
+        endpoint = f'{{url: "{url}"' + (f", pod_header: {header}" if header else "") + "}"
+        if WARM in steps and EXPOSED not in steps:
+            steps = ["evict: {pods: 1}", *steps]
+        plan = await planned(world, *steps, endpoint=endpoint, connection=connection, limits="{max_pods: 2}")
+        routed = [problem for problem in plan.problems if problem.code in ("pod_unknown", "sticky_connections")]
+        assert [problem.code for problem in routed] == told
+        assert {problem.severity for problem in routed} <= {"warn"}
+
+
+@pytest.mark.anyio
+async def test_a_headless_service_shows_the_pod_and_keeps_connections(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await chat(world)
+        service = world.store.get("services", "chat", NAMESPACE)
+        world.store.load("services", [{**service, "spec": {**service["spec"], "clusterIP": "None"}}])
+        plan = await planned(world, EXPOSED, WARM, endpoint='{url: "http://chat:80"}')
+        assert codes(plan, "warn") == ["sticky_connections"]

@@ -24,6 +24,7 @@ def findings(picture: Picture, facts: Facts) -> list[Finding]:
         nodes.outages(picture),
         service.outages(picture, facts.outages, facts.replacements),
         service.warmup(picture, facts.replacements),
+        service.routing(picture, facts.replacements),
         service.exposure(picture, facts),
         observation.alerts(picture),
         observation.journal(picture),

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from chaosrunner.analysis.exposure import unplaced_across
 from chaosrunner.analysis.facts import Facts, Finding, Replacement, Window
 from chaosrunner.analysis.findings.base import finding
 from chaosrunner.analysis.picture import Picture
+from chaosrunner.analysis.placement import UNPLACED
+
+PASSED_BY = 20
+"""Requests to others after which it is no chance that a replacement got none."""
 
 
 def outages(picture: Picture, outages: list[Window], replacements: list[Replacement]) -> Iterator[Finding]:
@@ -49,6 +55,34 @@ def warmup(picture: Picture, replacements: list[Replacement]) -> Iterator[Findin
                 f"{replacement.warmup_failed} failed and {replacement.warmup_slow} slow requests on it meanwhile"
             )
             yield finding("ready_before_warm", "warning", text, replacement.milestones.warm.evidence)
+
+
+def routing(picture: Picture, replacements: list[Replacement]) -> Iterator[Finding]:
+    """A replacement in service to which no request went: not cold, but not on anybody's way."""
+    requests = picture.requests
+    for pod, replacement in zip(picture.replacements, replacements, strict=True):
+        ready = replacement.milestones.endpoint_ready
+        if (
+            ready.high is None
+            or pod.terminating
+            or pod.gone is not None
+            or picture.on(pod).any()
+            or picture.pending_on(pod)
+        ):
+            continue
+        elsewhere = requests.in_service & (requests.sent > ready.high) & (picture.placed != UNPLACED)
+        count = int(np.count_nonzero(elsewhere))
+        if count < PASSED_BY:
+            continue
+        text = (
+            f"{pod.name} was a ready endpoint for {picture.now - ready.high:.1f} s, and all {count} requests sent "
+            "since went to other Pods"
+        )
+        probes = np.unique(requests.probe[elsewhere]).tolist()
+        names = [requests.vocabulary["probe"].words[code] for code in probes]
+        reused = all(picture.context.probe(name).reuses_connections for name in names)
+        advice = "set connection: new in a probe: a connection that is reused may stay with one Pod" if reused else None
+        yield finding("not_routed", "warning", text, ready.evidence, advice)
 
 
 def exposure(picture: Picture, facts: Facts) -> Iterator[Finding]:
