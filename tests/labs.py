@@ -2,13 +2,12 @@
 
 Fixtures (import them in a conftest): `embedded_lab` starts the embedded lab once a session; `real_lab` takes the real
 lab that stands in the state folder $CHAOSRUNNER_TEST_LAB, or puts one up for the session, and moves this process into
-its network. Nothing here knows the product: a conformance test that used the product's own client would prove less.
+its network. Nothing here asks by the product's own client: a conformance test that did would prove less.
 """
 
 from __future__ import annotations
 
 import base64
-import ctypes
 import json
 import os
 import secrets
@@ -31,6 +30,8 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 import yaml
+
+from chaosrunner.lab.real.syscalls import enter_network
 
 Json = dict[str, Any]
 JSON = "application/json"
@@ -491,17 +492,6 @@ def real_lab_command(*arguments: str, state: Path, timeout: float = 900) -> Json
     return dict(json.loads(done.stdout)) if done.stdout.startswith("{") else {}
 
 
-def enter_network(pid: int) -> None:
-    """Move this thread, and the threads and processes that it starts from now on, into a process's network."""
-    handle = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        if libc.setns(handle, 0x40000000) != 0:
-            raise OSError(ctypes.get_errno(), "cannot enter the lab's network namespace")
-    finally:
-        os.close(handle)
-
-
 @pytest.fixture(scope="session")
 def embedded_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """The embedded lab with three nodes and nothing on them, as a program of its own."""
@@ -545,7 +535,7 @@ def real_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         real_lab_command("up", "--nodes", "3", state=state)
     try:
         ready = json.loads((state / "ready.json").read_text())
-        enter_network(ready["pid"])
+        enter_network(Path(ready["network"]))
         lab = RealLab(state, ready)
         _present.append(lab)
         yield lab

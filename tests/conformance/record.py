@@ -11,8 +11,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from chaosrunner.lab.real.syscalls import enter_network
 from tests.conformance.scripts import SCRIPTS, Json, Script
-from tests.labs import Lab, RealLab, enter_network
+from tests.labs import Lab, RealLab
 
 FILE = Path(__file__).parents[1] / "data" / "conformance" / "answers.json"
 
@@ -33,7 +34,7 @@ def answers(lab: Lab, names: list[str] | None = None, workers: int = 4) -> dict[
 def main() -> None:
     state = Path(sys.argv[1])
     ready = json.loads((state / "ready.json").read_text())
-    enter_network(ready["pid"])
+    enter_network(Path(ready["network"]))
     lab = RealLab(state, ready)
     found = answers(lab, sys.argv[2:])
     lab.close()
