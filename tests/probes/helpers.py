@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
@@ -40,10 +44,38 @@ class Rows(list[Row]):
     def check(self) -> None:
         """Each request is sent once, ends once, in that order; headers lie between."""
         assert sorted(row.request for row in self.sent) == sorted(row.request for row in self.requests)
+        kinds = defaultdict(list)
+        for row in self:
+            kinds[getattr(row, "request", None)].append(type(row))
         for request in self.requests:
-            kinds = [type(row) for row in self if getattr(row, "request", None) == request.request]
-            assert kinds in ([RequestSent, Request], [RequestSent, RequestHeaders, Request])
-            assert (request.status is not None) == (len(kinds) == 3)
+            found = kinds[request.request]
+            assert found in ([RequestSent, Request], [RequestSent, RequestHeaders, Request])
+            assert (request.status is not None) == (len(found) == 3)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    with anyio.fail_after(30):
+        while not holds():  # noqa: ASYNC110 - rows come without an event
+            await anyio.sleep(0.005)
+
+
+@asynccontextmanager
+async def lateness() -> AsyncIterator[Callable[[], float]]:
+    """By how much this loop has been late so far, seconds, all in all: nothing on it is late by more, however busy the
+    machine is."""
+    tick, total = 0.005, 0.0
+
+    async def run() -> None:
+        nonlocal total
+        while True:
+            due = time.monotonic() + tick
+            await anyio.sleep(tick)
+            total += max(0.0, time.monotonic() - due)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        yield lambda: total
+        group.cancel_scope.cancel()
 
 
 async def ask(url: str, **changes: object) -> Request:
@@ -62,10 +94,13 @@ async def ask_script(script: Script, **changes: object) -> Request:
 async def run_until(spec: ProbeSpec, requests: int, rows: Rows, *, drain: float | None = None) -> None:
     """Run a probe until so many requests have ended, then stop and let it finish."""
     stop = anyio.Event()
+    ended = 0
 
     def emit(row: Row) -> None:
+        nonlocal ended
         rows.emit(row)
-        if len(rows.requests) >= requests:
+        ended += isinstance(row, Request)
+        if ended >= requests:
             stop.set()
 
     with anyio.fail_after(60):
