@@ -27,6 +27,9 @@ SETTINGS = {
 
 _RUN = Path("/run")
 
+_MACHINE = _RUN / "machine"
+"""The machine's files with nothing over them."""
+
 
 def make_private(own: Sequence[Path]) -> None:
     """Give this process, process 1 of new PIDs, mounts of its own; `own`: folders whose changes stay. OSError."""
@@ -37,6 +40,8 @@ def make_private(own: Sequence[Path]) -> None:
     kept = [folder for folder in own if any(folder.is_relative_to(covered) for covered in _COVERED)]
     syscalls.mount("tmpfs", _RUN, "tmpfs", data="mode=755")
     (_RUN / "netns").mkdir()
+    _bind(Path("/"), _made(_MACHINE))
+    syscalls.mount("none", _MACHINE, None, syscalls.MS_RECURSIVE | syscalls.MS_PRIVATE)
     for index, folder in enumerate(kept):
         _bind(folder, _made(_RUN / "kept" / str(index)))
     for covered in filter(Path.is_dir, _COVERED):
@@ -50,6 +55,11 @@ def make_private(own: Sequence[Path]) -> None:
             wanted = _made(_RUN / "settings") / name.replace("/", ".")
             wanted.write_text(f"{value}\n")
             _bind(wanted, setting)
+
+
+def uncovered(path: Path) -> Path:
+    """Where a file is, within the lab, in the mount that the machine has it in; hard links need one mount."""
+    return _MACHINE / path.relative_to("/")
 
 
 def _made(folder: Path) -> Path:

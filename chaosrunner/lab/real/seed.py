@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from chaosrunner.lab.real import mounts
 from chaosrunner.lab.real.binaries import Binaries, cache
 from chaosrunner.lab.real.caching import clear_scratch, locked, scratch
 
@@ -43,12 +44,23 @@ def prepare(binaries: Binaries, images: Sequence[Path]) -> Path:
 
 def plant(seed: Path, root: Path) -> None:
     """Make `root`, which must not exist, a store with the same images. RuntimeError where that fails."""
-    is_same_device = seed.stat().st_dev == root.parent.stat().st_dev
-    _run(["cp", "-a", *(["--link"] if is_same_device else []), str(seed), str(root)])
+    seed, uncovered = mounts.uncovered(seed), mounts.uncovered(root)
+    _run(["cp", "-a", *(["--link"] if _can_link(seed, uncovered.parent) else []), str(seed), str(uncovered)])
     for database in root.rglob("*.db"):
         copy = database.with_suffix(".copy")
         shutil.copy2(database, copy)
         copy.replace(database)
+
+
+def _can_link(seed: Path, folder: Path) -> bool:
+    """Whether files can have a second name in `folder`: not on another file system, nor through another mount."""
+    link = folder / "linked"
+    try:
+        link.hardlink_to(next(path for path in seed.rglob("*") if path.is_file()))
+    except OSError:
+        return False
+    link.unlink()
+    return True
 
 
 def import_image(binaries: Binaries, socket: Path, image: Path) -> None:
