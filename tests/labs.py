@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import secrets
+import shutil
 import socket
 import ssl
 import subprocess
@@ -31,6 +32,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 import yaml
 
+from chaosrunner.lab.real.state import DEFAULT
 from chaosrunner.lab.real.syscalls import enter_network
 
 Json = dict[str, Any]
@@ -522,7 +524,9 @@ _present: list[Lab] = []
 
 @pytest.fixture(scope="session")
 def real_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """The standing real lab, or one for this session. From then on this process is in the lab's network.
+    """The standing real lab, or one for this session, in a folder beside the default one.
+
+    From then on this process is in the lab's network.
 
     To pytest the fixture is another one in each conftest that imports it; the lab is the same for all.
     """
@@ -530,7 +534,7 @@ def real_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield _present[0]
         return
     standing = os.environ.get(STANDING)
-    state = Path(standing) if standing else tmp_path_factory.mktemp("real")
+    state = Path(standing) if standing else Path(tempfile.mkdtemp(prefix="lab-", dir=DEFAULT.parent))
     if not standing:
         real_lab_command("up", "--nodes", "3", state=state)
     try:
@@ -544,3 +548,4 @@ def real_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         _present.clear()
         if not standing:
             real_lab_command("down", state=state)
+            shutil.rmtree(state, ignore_errors=True)
