@@ -102,13 +102,13 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
             yield Up(ready, {"KUBECONFIG": ready["kubeconfig"]})
         finally:
             lab.send_signal(signal.SIGINT)
-            assert lab.wait(20) == 0
+            assert lab.wait(60) == 0
         assert lab.stderr is not None
         assert lab.stderr.read().endswith("ending the lab\n")
     assert list(temporary.glob("chaosrunner-lab-*")) == []
 
 
-def wait_for(what: Callable[[], object], seconds: float = 20.0) -> None:
+def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not come"
@@ -127,10 +127,9 @@ def test_init_plan_run_and_ctrl_c(up: Up, tmp_path: Path) -> None:
     assert (unanswered.exit_code, unanswered.stdout) == (6, "")
     assert "give --yes" in unanswered.stderr
     with up.start("run", drill, "--yes", "--timelines", tmp_path / "t", "-o", "json") as run:
-        wait_for(lambda: list(tmp_path.glob("t/*/*/rows.jsonl")))
-        time.sleep(1.0)
+        wait_for(lambda: any(path.stat().st_size for path in tmp_path.glob("t/*/*/rows.jsonl")))
         run.send_signal(signal.SIGINT)
-        stdout, stderr = run.communicate(timeout=20)
+        stdout, stderr = run.communicate(timeout=60)
     assert run.returncode == 4, stderr
     assert json.loads(stdout)["verdict"] == "aborted"
 
@@ -138,7 +137,7 @@ def test_init_plan_run_and_ctrl_c(up: Up, tmp_path: Path) -> None:
 def test_a_killed_run_holds_its_target_until_it_is_recovered(up: Up, tmp_path: Path) -> None:
     drill, timelines = up.drill(tmp_path / "drill.yaml"), tmp_path / "t"
     with up.start("run", drill, "--yes", "--timelines", timelines) as run:
-        wait_for(lambda: list(timelines.glob("*/*/rows.jsonl")))
+        wait_for(lambda: list(timelines.glob("*/*/manifest.json")))  # names the process
         run.kill()
     (folder,) = timelines.glob("*/*")
     again = up.call("run", drill, "--yes", "--timelines", timelines)
@@ -176,7 +175,7 @@ def test_the_next_run_offers_to_put_back_what_a_killed_one_left(up: Up, tmp_path
     mine, theirs = pty.openpty()
     with up.start(*arguments, stdin=theirs) as run:
         os.write(mine, b"y\nn\n")
-        _, said = run.communicate(timeout=30)
+        _, said = run.communicate(timeout=60)
     os.close(mine)
     os.close(theirs)
     assert run.returncode == 6

@@ -90,7 +90,7 @@ def always(body: Any) -> Handler:
     return answer
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     with anyio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110 (the test looks from outside)
             await anyio.sleep(0.005)

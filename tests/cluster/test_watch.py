@@ -15,6 +15,7 @@ from chaosrunner.cluster.resources import PODS
 from chaosrunner.cluster.watch import Change, Known, Lines, Timing, Watcher
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
+from tests.lateness import lateness
 
 from .server import (
     DATA,
@@ -475,12 +476,12 @@ async def test_events_become_changes_within_milliseconds(tmp_path: Path) -> None
             return response
 
         serve(server, [listed("10", pod("a", "1"))], [many])
-        async with watching(server, tmp_path) as view:
+        async with lateness() as late, watching(server, tmp_path) as view:
             clock.append(view.clock)
             await view.until(("DELETED", "a"))
         delays = sorted(c.at - sent[c.object["metadata"]["resourceVersion"]] for c in view.changes[1:-1])
         assert len(delays) == 200
-        assert delays[int(len(delays) * 0.99)] < 0.05  # the aim is 20 ms; room for a busy machine
+        assert delays[int(len(delays) * 0.99)] < 0.05 + late()  # the aim is 20 ms; room for a busy machine
 
 
 async def test_recorded_stream_is_followed_event_by_event(tmp_path: Path) -> None:

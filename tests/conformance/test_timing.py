@@ -118,15 +118,19 @@ def test_a_terminating_pod_is_asked_whether_it_is_ready_but_not_whether_it_lives
 
 def test_sigterm_does_not_wait_for_pre_stop_beyond_the_grace_period(found: Finds) -> None:
     seen = found["pre_stop_beyond_grace"]
-    assert within(seen["SIGTERM"] - seen["hook"], 3, 3)
-    assert within(seen["SIGKILL"] - seen["hook"], 3 + 2, 3 + 2)
+    # From the request on, which nobody notes late: never earlier. From the hook on: not much later.
+    assert seen["SIGTERM"] - seen["deleted"] >= 3
+    assert seen["SIGTERM"] - seen["hook"] <= 3 + LATE
+    assert seen["SIGKILL"] - seen["deleted"] >= 3 + 2
+    assert seen["SIGKILL"] - seen["hook"] <= 3 + 2 + LATE
     assert (seen["code"], seen["phase"]) == (137, "Failed")
 
 
 def test_sigkill_comes_at_the_end_of_the_grace_period(found: Finds) -> None:
     seen = found["grace"]
     assert within(seen["SIGTERM"] - seen["deleted"], 0, 0)
-    assert within(seen["SIGKILL"] - seen["SIGTERM"], 4, 4)
+    assert seen["SIGKILL"] - seen["deleted"] >= 4
+    assert seen["SIGKILL"] - seen["SIGTERM"] <= 4 + LATE
     assert (seen["code"], seen["phase"]) == (137, "Failed")
 
 

@@ -134,7 +134,7 @@ class Lab:
         return self.ask(read)  # type: ignore[no-any-return]
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
     """The first true value of `what`."""
     end = time.monotonic() + seconds
     while not (found := what()):

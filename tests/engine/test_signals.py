@@ -22,11 +22,12 @@ pytestmark = pytest.mark.lab
 
 
 @pytest.fixture(autouse=True)
-def sigterm() -> Iterator[None]:
-    """As the command has it."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def handlers() -> Iterator[None]:
+    """As the command has them in the foreground: a shell lets what it starts in the background ignore SIGINT."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

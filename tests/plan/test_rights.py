@@ -99,7 +99,7 @@ def test_what_a_killed_run_left_is_put_back_with_the_same_rights(standing: Stand
     assert standing.config.kubeconfig is not None
     with standing.granted(load_drill(drill)):
         process = drills.start(drill, standing.config.kubeconfig, tmp_path)
-        wait_for(lambda: process.poll() is not None or len(standing.lab.cordoned()) == 1, 30)
+        wait_for(lambda: process.poll() is not None or len(standing.lab.cordoned()) == 1)
         assert process.poll() is None, process.communicate()
         process.kill()
         process.communicate()

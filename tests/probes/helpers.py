@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 import anyio
@@ -57,25 +55,6 @@ async def until(holds: Callable[[], object]) -> None:
     with anyio.fail_after(30):
         while not holds():  # noqa: ASYNC110 - rows come without an event
             await anyio.sleep(0.005)
-
-
-@asynccontextmanager
-async def lateness() -> AsyncIterator[Callable[[], float]]:
-    """By how much this loop has been late so far, seconds, all in all: nothing on it is late by more, however busy the
-    machine is."""
-    tick, total = 0.005, 0.0
-
-    async def run() -> None:
-        nonlocal total
-        while True:
-            due = time.monotonic() + tick
-            await anyio.sleep(tick)
-            total += max(0.0, time.monotonic() - due)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        yield lambda: total
-        group.cancel_scope.cancel()
 
 
 async def ask(url: str, **changes: object) -> Request:

@@ -22,7 +22,8 @@ from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.rows import Prober, RequestSent, Row
 from tests.http.scripted import LAST_CHUNK, OK_SSE, Conversation, Script, answer, serve
-from tests.probes.helpers import QUICK, Rows, lateness, run_until, spec_for, until
+from tests.lateness import lateness
+from tests.probes.helpers import QUICK, Rows, run_until, spec_for, until
 from tests.probes.test_endings import ALL, FINISH, TOKEN, silence, stream
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +89,7 @@ async def test_so_many_in_flight_as_asked_for() -> None:
         await conversation.write(LAST_CHUNK)
 
     async with serve(script) as server:
-        await run_until(spec_for(server.url, concurrency=5), 40, Rows())
+        await run_until(spec_for(server.url, concurrency=5, limits=Limits()), 40, Rows())  # none is given up
     assert max(seen) == 5
 
 

@@ -31,7 +31,7 @@ class Program:
         return [row for row in rows if event in (None, row["event"])]
 
     async def logged(
-        self, event: str, condition: Callable[[dict[str, Any]], bool] = lambda row: True, timeout: float = 10.0
+        self, event: str, condition: Callable[[dict[str, Any]], bool] = lambda row: True, timeout: float = 30.0
     ) -> dict[str, Any]:
         """Wait for a row."""
         async with asyncio.timeout(timeout):
@@ -45,7 +45,7 @@ class Program:
         """Wait until it serves; the port."""
         return int((await self.logged("listening"))["port"])
 
-    async def ended(self, timeout: float = 10.0) -> int:
+    async def ended(self, timeout: float = 30.0) -> int:
         """Wait for its end; the exit code."""
         async with asyncio.timeout(timeout):
             while True:
@@ -144,7 +144,7 @@ class Client:
         self.call = Call()
         self._writer.write(data)
 
-    async def until(self, condition: Callable[[Call], bool], timeout: float = 10.0) -> Call:
+    async def until(self, condition: Callable[[Call], bool], timeout: float = 30.0) -> Call:
         """Read until the condition holds, or the connection ends."""
         async with asyncio.timeout(timeout):
             while not condition(self.call):
@@ -159,7 +159,7 @@ class Client:
                 self.call.data += data
         return self.call
 
-    async def end(self, timeout: float = 10.0) -> Call:
+    async def end(self, timeout: float = 30.0) -> Call:
         """Read until the connection ends."""
         return await self.until(lambda call: False, timeout)
 
@@ -176,7 +176,7 @@ def answered(call: Call) -> bool:
     return call.whole
 
 
-async def fetch(port: int, data: bytes, timeout: float = 10.0) -> Call:
+async def fetch(port: int, data: bytes, timeout: float = 30.0) -> Call:
     """One request on a connection of its own, until its answer is whole or the connection ends."""
     client = await Client.send(port, data)
     try:

@@ -77,9 +77,31 @@ async def served_by(port: int, number: int) -> Counter[str | None]:
 
 
 @pytest.mark.anyio
-async def test_streams_pass_through_frame_by_frame_and_name_their_pod(
-    start: Start, serve: Start, tmp_path: Path
-) -> None:
+async def test_a_frame_goes_on_before_the_next_one_comes(start: Start, tmp_path: Path) -> None:
+    frames = [b"data: %d\n\n" % number for number in range(20)]
+    arrived = asyncio.Semaphore(0)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for frame in frames:
+            writer.write(b"%x\r\n%b\r\n" % (len(frame), frame))
+            await arrived.acquire()
+        writer.write(b"0\r\n\r\n")
+
+    async with api() as slices:
+        slices.put(endpoint("chat-0", await upstream(answer)))
+        _, port = await gateway(start, slices, tmp_path)
+        client = await Client.send(port, stream(20))
+        for number in range(1, len(frames) + 1):
+            await client.until(lambda call, number=number: len(call.chunks) == number)
+            arrived.release()
+        call = await client.until(answered)
+        client.close()
+    assert call.chunks == [*frames, b""]
+
+
+@pytest.mark.anyio
+async def test_streams_pass_through_and_name_their_pod(start: Start, serve: Start, tmp_path: Path) -> None:
     server = serve("--pod-name", "not-the-endpoints-name", "--tokens-per-second", "50")
     async with api() as slices:
         slices.put(endpoint("chat-0", await server.listening()))
@@ -94,9 +116,7 @@ async def test_streams_pass_through_frame_by_frame_and_name_their_pod(
     assert [value for name, value in call.headers if name == "x-served-by"] == ["chat-0"]
     assert call.header("content-type") == "text/event-stream; charset=utf-8"
     assert (call.finish_reasons, call.events[-1], call.whole) == (["length"], "[DONE]", True)
-    token_times = [at for at, data in call.reads if b'"text"' in data]
-    assert len(token_times) == 20
-    assert token_times[-1] - token_times[0] == pytest.approx(19 / 50, abs=0.15)
+    assert call.data.count(b'"text"') == 20
     assert json.loads(models.body)["data"][0]["id"] == "tiny"
     assert (await server.logged("request"))["id"] == "r-7"
     row = await program.logged("request")
@@ -473,10 +493,11 @@ async def test_a_slow_client_slows_the_upstream(start: Start, tmp_path: Path) ->
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(request("GET", "/"))
-        await asyncio.sleep(0.5)
-        before = sent
-        await asyncio.sleep(0.3)
-        assert 0 < sent == before
+        before = -1
+        while not 0 < sent == before:
+            before = sent
+            await asyncio.sleep(0.3)
+            assert sent < 1e8, "no end to what is taken off the upstream"
         writer.close()
 
 
