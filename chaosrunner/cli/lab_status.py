@@ -95,6 +95,9 @@ def _section(lab: Status) -> Section:
     if lab.version and lab.namespace:
         told = f"{lab.pods_ready} of {lab.pods} ready in namespace {lab.namespace}"
         section.item("Pods", told, "good" if lab.pods_ready == lab.pods else "warn")
+    if lab.abandoned:
+        told = f"namespace {', '.join(lab.abandoned)}: its rehearsal was killed; the next one on this lab removes it"
+        section.item("left behind", told, "warn")
     for label, value in (
         ("gateway", lab.url),
         ("alerts", lab.prometheus and f"{lab.prometheus}/api/v1/alerts"),

@@ -44,6 +44,8 @@ class Lab(msgspec.Struct, kw_only=True):
     """Of a real lab: whether each runs."""
     cut: list[str] = []
     """Of a real lab: nodes that are cut off."""
+    abandoned: list[str] = []
+    """Of a real lab: namespaces of workloads whose rehearsals were killed; the next one there removes them."""
     process: Process | None = None
     """Who keeps an embedded lab; it ends with that."""
 

@@ -50,9 +50,9 @@ class Instants:
         meta = pod["metadata"]
         self._write(what, wall=wall, namespace=meta["namespace"], pod=meta["name"], uid=meta["uid"], **more)
 
-    def note_node(self, what: str, node: str) -> None:
-        """Log an instant of a node that is now."""
-        self._write(what, node=node)
+    def note_node(self, what: str, node: str, *, wall: float | None = None) -> None:
+        """Log an instant of a node, which is now unless `wall` says when."""
+        self._write(what, wall=wall, node=node)
 
     def note_gap(self, resource: str, since: float) -> None:
         """Log that nobody watched a kind of objects between `since` (unix seconds) and now."""

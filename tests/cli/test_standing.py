@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from chaosrunner.cli import labs, real_lab
+from chaosrunner.cli import lab_status, labs, real_lab
 from chaosrunner.cli.labs import Lab
 from chaosrunner.cli.main import _run
 from chaosrunner.errors import Refused, UserError
@@ -67,6 +67,27 @@ def test_a_lab_is_kept_where_no_note_can_be_written(home: Path, capsys: pytest.C
     (home / "chaosrunner").write_text("in the way")
     with labs.noted(Lab(kind="embedded", state="/s", kubeconfig="k", context="lab", process=HERE)):
         assert capsys.readouterr().err.startswith("other commands will not find this lab: ")
+
+
+def test_status_tells_what_a_killed_rehearsal_left(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = home / "kubeconfig"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+                "contexts": [{"name": "real", "context": {"cluster": "c", "user": "u"}}],
+                "users": [{"name": "u", "user": {}}],
+            }
+        )
+    )
+    told: dict[str, Any] = {"state": "/x", "kubeconfig": str(kubeconfig), "context": "real", "nodes": []}
+    for abandoned, line in ((["lab-1", "lab-2"], True), ([], False)):
+        monkeypatch.setattr(real_lab, "status", lambda state, left=abandoned: told | {"abandoned": left})
+        lab_status.status(None, None, "text")
+        assert ("left behind" in (shown := capsys.readouterr().out)) == line
+        assert ("namespace lab-1, lab-2: its rehearsal was killed" in shown) == line
 
 
 def test_which_lab_is_meant(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

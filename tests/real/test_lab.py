@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +90,29 @@ def test_a_killed_keeper_takes_all_with_it_and_the_next_up_clears_what_is_left(f
     assert "no lab stands" in refused("status", state=folder)
     told = real_lab_command("up", "--nodes", "1", state=folder)
     assert real_lab_command("status", state=folder)["pid"] == told["pid"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_instants_of_a_workload_that_stays_are_noted_for_as_long_as_the_lab_stands(
+    folder: Path, tmp_path: Path
+) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps({"nodes": 1, "replicas": 1, "startup": "200ms"}))
+    told = real_lab_command("up", "--spec", str(spec), state=folder)
+    kubectl = [*PROGRAM, "exec", "--state", str(folder), "--", "kubectl", "-n", told["namespace"]]
+    subprocess.run([*kubectl, "delete", "pod", "-l", "app=model"], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    began = time.time()
+    real_lab_command("cut", "node1", state=folder)
+    real_lab_command("heal", "node1", state=folder)
+    time.sleep(1)
+    rows = [json.loads(line) for line in Path(told["log"]).read_text().splitlines()]
+    gone = next(row["uid"] for row in rows if row["what"] == "deleting")
+    victim = [row["what"] for row in rows if row.get("uid") == gone]
+    assert victim.index("ready") < victim.index("deleting") < victim.index("deleted")
+    cut, healed = [row for row in rows if row["what"] in ("cut", "healed")]
+    assert (cut["node"], healed["node"]) == ("node1", "node1")
+    assert began <= cut["wall"] <= healed["wall"]
 
 
 def networks() -> set[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -78,8 +80,11 @@ class Served:
 def serving(lab: RealLab, api: Api, name: str, folder: Path, **entries: Any) -> Iterator[Served]:
     spec = specs.build(SPEC | entries)
     log, events = folder / f"{name}.jsonl", lab.state / "events"
-    started = workload.serving(api, spec, places(lab, name), log=log, events=events, tell=lambda doing: None)
-    with started as (found, _):
+    there = places(lab, name)
+    with (
+        workload.noted(api, (name, f"{name}-system"), there.requests, log=log, events=events),
+        workload.serving(api, spec, there, log=log, tell=lambda doing: None) as found,
+    ):
         yield Served(api, found)
 
 
@@ -234,6 +239,36 @@ def test_what_is_left_of_a_dead_session_can_be_removed(api: Api, real_lab: RealL
     workload.remove(api, left, force=True)
     assert api.find(api.path(given[0])) is None
     workload.remove(api, left)
+
+
+def test_what_a_killed_rehearsal_left_is_told_and_cleared_by_the_next(
+    api: Api, real_lab: RealLab, tmp_path: Path
+) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps({"replicas": 1, "startup": "200ms"}))
+    command = [sys.executable, "-m", "chaosrunner.lab.real", "serve", "--state", str(real_lab.state)]
+    command += ["--spec", str(tmp_path / "spec.json"), "--until-stdin-closes"]
+
+    def served() -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return process, str(json.loads(process.stdout.readline())["namespace"])
+
+    def told() -> list[str]:
+        return list(real_lab_command("status", state=real_lab.state)["abandoned"])
+
+    with served()[0] as killed:
+        assert told() == []
+        killed.kill()
+    (left,) = told()
+    assert api.find(f"/api/v1/namespaces/{left}") is not None
+    process, namespace = served()
+    with process:
+        assert told() == []
+        assert api.find(f"/api/v1/namespaces/{left}") is None
+        assert api.find(f"/api/v1/namespaces/{left.replace('lab-', 'lab-system-')}") is None
+        assert api.find(f"/api/v1/namespaces/{namespace}") is not None
+    assert process.returncode == 0
+    assert told() == []
 
 
 def test_an_image_that_no_node_has_is_told_at_once(api: Api, real_lab: RealLab) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from chaosrunner.errors import UserError
 from chaosrunner.lab import spec as specs
-from chaosrunner.lab.real import binaries, images, outside, requirements, serve, syscalls
+from chaosrunner.lab.real import binaries, images, outside, owners, requirements, serve, syscalls
 from chaosrunner.lab.real.state import DEFAULT, State
 
 
@@ -136,7 +136,7 @@ def _down(options: argparse.Namespace) -> None:
 
 def _status(options: argparse.Namespace) -> None:
     state = _state(options)
-    _answer(outside.standing(state) | outside.ask(state, do="status"))
+    _answer(outside.standing(state) | outside.ask(state, do="status") | {"abandoned": owners.abandoned(state.owners)})
 
 
 def _exec(options: argparse.Namespace) -> None:

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from chaosrunner.lab.real.binaries import Binaries, cache
 from chaosrunner.lab.real.components import API_SERVER, Component, control_plane
 from chaosrunner.lab.real.network import Node
 from chaosrunner.lab.real.state import State
+from chaosrunner.lab.real.watching import note_cable
+from chaosrunner.lab.real.workload import noted
 
 _PATIENCE = 90.0
 """Longest start of the API server, of containerd and of the nodes, seconds each."""
@@ -116,6 +119,8 @@ class Keeper:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._cut: set[str] = set()
         self._lock = threading.Lock()
+        self._noting = ExitStack()
+        """Logs of instants; they end with the lab."""
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
@@ -242,9 +247,11 @@ class Keeper:
                 return self._status()
             case {"do": "cut", "node": name}:
                 network.cut(self._node(name))
+                note_cable(self._state.events, "cut", name)
                 self._cut.add(name)
             case {"do": "heal", "node": name}:
                 network.heal(self._node(name))
+                note_cable(self._state.events, "healed", name)
                 self._cut.discard(name)
             case {"do": "kill", "component": name, "signal": number}:
                 self._kill(name, signal.Signals(number))
@@ -252,6 +259,9 @@ class Keeper:
                 self._start(self._component(name))
             case {"do": "signal", "namespace": namespace, "pod": pod, "container": container, "signal": number}:
                 self._signal_container(namespace, pod, container, signal.Signals(number))
+            case {"do": "note", "namespaces": namespaces, "requests": requests, "log": log}:
+                api, events = Api.of_kubeconfig(self._state.kubeconfig), self._state.events
+                self._noting.enter_context(noted(api, namespaces, Path(requests), log=Path(log), events=events))
             case {"do": "import", "image": tar, "nodes": names}:
                 for one in [self._node(name) for name in names] or self._nodes:
                     seed.import_image(self._binaries, self._state.containerd(one.name), Path(tar))

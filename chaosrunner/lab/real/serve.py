@@ -15,6 +15,7 @@ from chaosrunner.errors import UserError
 from chaosrunner.lab.manifests import NAMESPACE, SYSTEM_NAMESPACE, Places
 from chaosrunner.lab.real import outside, syscalls, workload
 from chaosrunner.lab.real.api import Api, ApiError, NotAvailable, Unreachable
+from chaosrunner.lab.real.owners import Owned, inherit, owning
 from chaosrunner.lab.real.state import State
 from chaosrunner.lab.spec import LabSpec
 
@@ -36,15 +37,14 @@ def up(state: State, nodes: int, spec: LabSpec | None, tell: Tell) -> dict[str, 
             return told
         with _as_not_up(state):
             api = _enter(state, told)
-            places = _places(state, NAMESPACE, SYSTEM_NAMESPACE)
-            tell("creating the workload")
-            workload.deploy(api, spec, places)
-            tell("waiting until it serves")
-            found = workload.wait(api, spec, places, _log(state, NAMESPACE))
-            workload.settle(api, places)
-            line = _ready_line(told, found)
-            state.tell(line)  # `status` tells of the workload too
-            return line
+            places, log = _places(state, NAMESPACE, SYSTEM_NAMESPACE), _log(state, NAMESPACE)
+            # The workload outlives this process, and so must whoever keeps its log.
+            namespaces = [places.namespace, places.system_namespace]
+            outside.ask(state, do="note", namespaces=namespaces, requests=str(places.requests), log=str(log))
+            with workload.serving(api, spec, places, log=log, tell=tell, stays=True) as found:
+                line = _ready_line(told, found)
+                state.tell(line)  # `status` tells of the workload too
+                return line
     except BaseException:
         # The logs stay, for whoever wants to know why.
         outside.end(state)
@@ -61,31 +61,37 @@ def serve(state: State, spec: LabSpec, tell: Tell, answer: Callable[[Any], None]
         with ExitStack() as stack:
             if state.keeper() is None:
                 # On a lab of its own the namespaces have their plain names.
-                names = NAMESPACE, SYSTEM_NAMESPACE
+                owned = Owned(NAMESPACE, SYSTEM_NAMESPACE)
                 told = stack.enter_context(_own_lab(state, spec, tell))
             else:
                 run = secrets.token_hex(3)
-                names = f"{NAMESPACE}-{run}", f"{SYSTEM_NAMESPACE}-{run}"
+                owned = Owned(f"{NAMESPACE}-{run}", f"{SYSTEM_NAMESPACE}-{run}")
                 told = outside.standing(state)
                 if told["temporary"]:
                     raise UserError(f"the lab at {state.folder} is another rehearsal's; name another one by --state")
             with _as_not_up(state):
                 api = _enter(state, told)
-                places = _places(state, *names)
-                serving = workload.serving(
-                    api,
-                    spec,
-                    places,
-                    log=_log(state, names[0]),
-                    events=state.events,
-                    tell=tell,
-                    stays=told["temporary"],
-                )
-                with serving as (found, _):
+                _clear_abandoned(api, state, tell)
+                places, log = _places(state, *owned), _log(state, owned.namespace)
+                with (
+                    owning(state.owners, owned, left_by=(workload.NotRemoved, Unreachable, ApiError)),
+                    workload.noted(api, owned, places.requests, log=log, events=state.events),
+                    workload.serving(api, spec, places, log=log, tell=tell, stays=told["temporary"]) as found,
+                ):
                     answer(_ready_line(told, found))
                     threading.Event().wait()
     except _Ended:
         pass
+
+
+def _clear_abandoned(api: Api, state: State, tell: Tell) -> None:
+    """Remove the workloads that others left here who were killed. One that does not go is left to the next."""
+    try:
+        for left in inherit(state.owners):
+            tell(f"removing the workload in {left.namespace}, whose rehearsal was killed")
+            workload.remove(api, _places(state, *left), force=True)
+    except workload.NotRemoved as error:
+        tell(str(error))
 
 
 @contextmanager

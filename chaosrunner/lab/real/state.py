@@ -48,6 +48,11 @@ class State:
         return self.folder / "requests"
 
     @property
+    def owners(self) -> Path:
+        """A file for each workload that somebody serves here; see `owners`."""
+        return self.folder / "owners"
+
+    @property
     def kubeconfig(self) -> Path:
         """An administrator's."""
         return self.folder / "kubeconfig"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import time
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from chaosrunner.lab.instants import TAIL_SECONDS, Changed, Instants
+from chaosrunner.lab.instants import TAIL_SECONDS, Changed, Instants, read_on
 from chaosrunner.lab.real.runtime import Runtime
 from chaosrunner.lab.workload.credentials import ApiServer
 from chaosrunner.lab.workload.reflector import Change, Reflector
@@ -22,17 +24,29 @@ _SILENCE = 90.0
 """Seconds: a real API server sends a bookmark about every minute."""
 
 
+_CABLES = "cables"
+"""Name of the file, beside what containerd tells, of when nodes were cut off and healed."""
+
+
+def note_cable(events: Path, what: str, node: str) -> None:
+    """Write down that a node was `cut` or `healed` now, for all who watch the lab."""
+    with (events / _CABLES).open("a") as file:
+        file.write(json.dumps({"wall": time.time(), "what": what, "node": node}) + "\n")
+
+
 class Watching:
     """Tells an `Instants` what becomes of nodes, and of Pods and endpoints in the given namespaces, until closed.
 
-    `events`: the folder of what containerd tells. What is there at the start is told as new. Returns from `start` when
-    all has been listed once; OSError if that takes longer than `timeout` seconds.
+    `events`: the folder of what containerd tells, and of `note_cable`. What objects there are at the start is told as
+    new. Returns from `start` when all has been listed once; OSError if that takes longer than `timeout` seconds.
     """
 
     def __init__(self, server: ApiServer, instants: Instants, namespaces: Collection[str], events: Path) -> None:
         self._instants = instants
         self._namespaces = namespaces
         self._runtime = Runtime(events, instants)
+        self._cables = events / _CABLES
+        self._offsets = {self._cables: self._cables.stat().st_size} if self._cables.exists() else {}
         self._reflectors = {
             plural: Reflector(server, path, partial(self._changed, plural), silence=_SILENCE)
             for plural, path in _PATHS.items()
@@ -70,6 +84,9 @@ class Watching:
 
     def _read(self) -> None:
         self._runtime.read()
+        if self._cables.exists():
+            for row in map(json.loads, read_on(self._cables, self._offsets)):
+                self._instants.note_node(row["what"], row["node"], wall=row["wall"])
         self._instants.read_requests()
 
     def _changed(self, plural: str, changes: list[Change], since: float | None) -> None:

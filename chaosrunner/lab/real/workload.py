@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,41 +59,43 @@ class Serving:
 
 
 @contextmanager
-def serving(
-    api: Api,
-    spec: LabSpec,
-    places: Places,
-    *,
-    log: Path,
-    events: Path,
-    tell: Callable[[str], None],
-    stays: bool = False,
-) -> Iterator[tuple[Serving, Instants]]:
-    """A workload for the length of the block, with its log of instants; `events`: the folder of containerd's.
+def noted(api: Api, namespaces: Collection[str], requests: Path, *, log: Path, events: Path) -> Iterator[None]:
+    """Keeps a log of instants for the length of the block, of a workload that comes in it.
 
-    `stays`: it is not removed after the block, because the lab ends then.
+    `requests`: the folder of its request logs; `events`: that of containerd's. OSError where the lab cannot be watched.
+    """
+    instants = Instants(log, requests)
+    watching = Watching(api.server, instants, namespaces, events)
+    try:
+        watching.start()
+        yield
+    finally:
+        watching.close()
+        instants.close()
+
+
+@contextmanager
+def serving(
+    api: Api, spec: LabSpec, places: Places, *, log: Path, tell: Callable[[str], None], stays: bool = False
+) -> Iterator[Serving]:
+    """A workload for the length of the block; `log`: that of its instants, which others write (`noted`).
+
+    `stays`: it is not removed after the block, because the lab ends then, or keeps it.
 
     UserError for a manifest that the lab refuses and for a namespace that is there already, NotAvailable if the
     workload does not come to serve, NotRemoved if it does not go in the end.
     """
-    instants = Instants(log, places.requests)
-    watching = Watching(api.server, instants, (places.namespace, places.system_namespace), events)
+    tell("creating the workload")
+    deploy(api, spec, places)
     try:
-        watching.start()
-        tell("creating the workload")
-        deploy(api, spec, places)
-        try:
-            tell("waiting until it serves")
-            found = wait(api, spec, places, log)
-            settle(api, places)
-            yield found, instants
-        finally:
-            if not stays:
-                tell("removing the workload")
-                remove(api, places, force=True)
+        tell("waiting until it serves")
+        found = wait(api, spec, places, log)
+        settle(api, places)
+        yield found
     finally:
-        watching.close()
-        instants.close()
+        if not stays:
+            tell("removing the workload")
+            remove(api, places, force=True)
 
 
 def deploy(api: Api, spec: LabSpec, places: Places) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from chaosrunner.lab.instants import Instants
 from chaosrunner.lab.real.api import Api
-from chaosrunner.lab.real.watching import Watching
+from chaosrunner.lab.real.watching import Watching, note_cable
 from tests.lab.test_lab import RunningLab
 
 pytestmark = pytest.mark.lab
@@ -66,6 +66,22 @@ def test_a_watch_notes_what_the_lab_notes_of_itself(running: RunningLab, api: Ap
         seen = dict(since)
         for what, wall in dict(until).items():
             assert seen[what] == pytest.approx(wall, abs=0.25), what
+
+
+def test_a_cable_that_is_pulled_is_an_instant_of_its_node(running: RunningLab, api: Api, tmp_path: Path) -> None:
+    note_cable(tmp_path, "cut", "node1")  # before anybody watched
+    instants = Instants(tmp_path / "log", tmp_path / "requests")
+    watching = Watching(api.server, instants, ("lab",), tmp_path)
+    watching.start()
+    began = time.time()
+    note_cable(tmp_path, "cut", "node2")
+    note_cable(tmp_path, "healed", "node2")
+    noted = time.time()
+    watching.close()
+    instants.close()
+    cut, healed = [row for row in rows(tmp_path / "log") if row["what"] in ("cut", "healed")]
+    assert (cut["what"], cut["node"], healed["what"], healed["node"]) == ("cut", "node2", "healed", "node2")
+    assert began - 0.001 <= cut["wall"] <= healed["wall"] <= noted + 0.001
 
 
 def test_a_server_that_cannot_be_watched_is_told(api: Api, tmp_path: Path) -> None:
