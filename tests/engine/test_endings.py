@@ -49,7 +49,7 @@ async def mortal(*args: object, **kwargs: object) -> None:
 def test_an_abort_undoes_ends_the_requests_and_says_why(
     way: str, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = {"max_nodes": 3, "deadline": "1500ms" if way == "deadline" else "1h"}
+    limits = {"max_nodes": 3, "deadline": "2500ms" if way == "deadline" else "1h"}
     playbook = {"abort": "requests >= 30"} if way == "abort condition" else {}
     wait = {"wait": {"until": "pods_ready >= 50", "timeout": "20s"}}
     drill = drills.write(tmp_path, lab, [BASELINE, CORDON, wait, hold(1)], playbook=playbook, limits=limits)
@@ -65,7 +65,7 @@ def test_an_abort_undoes_ends_the_requests_and_says_why(
     ran = drills.run(drill, lab, tmp_path, on_row=on_row, stop_file=stop)
 
     assert (ran.facts.verdict, ran.facts.exit_code) == ("aborted", 4)
-    assert {"stop file": "stop file", "deadline": "deadline of 1.5 s", "abort condition": "requests >= 30",
+    assert {"stop file": "stop file", "deadline": "deadline of 2.5 s", "abort condition": "requests >= 30",
             "probe": "probe chat ended by itself"}[way] in ran.facts.reason  # fmt: skip
     assert ran.steps() == [("baseline", "ok"), ("cordon", "ok"), ("wait", "aborted"), ("hold", "skipped")]
     assert ran.journal() == ["intent", "applied", "undone"]

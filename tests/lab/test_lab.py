@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,7 +71,7 @@ def lab(folder: Path, *flags: str, stdin: int | None = None, **spec: Any) -> Ite
         yield RunningLab(process, json.loads(line))
     finally:
         process.terminate()
-        process.wait(15)
+        process.wait(30)
 
 
 def test_a_lab_serves_logs_its_instants_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_lab_ends_with_its_standard_input(tmp_path: Path) -> None:
     with lab(tmp_path, "--until-stdin-closes", stdin=subprocess.PIPE, replicas=1) as running:
         assert running.process.stdin is not None
         running.process.stdin.close()
-        assert running.process.wait(10) == 0
+        assert running.process.wait(30) == 0
     assert members(tmp_path) == []
 
 
@@ -167,7 +168,8 @@ def test_kubectl_logs_rollout_and_drain(tmp_path: Path) -> None:
 
 @needs_kubectl
 def test_200_pods_with_watchers_and_a_drain_that_is_blocked_for_a_while(tmp_path: Path) -> None:
-    """A few model servers and many sleepers, three watchers a kind, and a drain that a budget holds up for 10 s."""
+    """A few model servers and many sleepers, watchers of each kind, and a drain that a budget holds up until every
+    Pod was asked for twice."""
     sleepers = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -176,8 +178,9 @@ def test_200_pods_with_watchers_and_a_drain_that_is_blocked_for_a_while(tmp_path
     }
     with lab(tmp_path, nodes=8, replicas=3, sleepers=197, manifests=[sleepers]) as running:
         running.kubectl("rollout", "status", "deployment/sleeper", "--timeout=30s")
-        kinds = ("pods", "endpointslices", "events", "nodes", "poddisruptionbudgets", "deployments", "replicasets")
-        files = [tmp_path / f"watch-{kind}-{number}" for kind in kinds for number in range(3)]
+        others = ("endpointslices", "events", "nodes", "poddisruptionbudgets", "deployments", "replicasets")
+        kinds = ("pods",) * 3 + others
+        files = [tmp_path / f"watch-{kind}-{number}" for number, kind in enumerate(kinds)]
         base = ["kubectl", "--kubeconfig", running.ready["kubeconfig"], "get", "-A", "-o", "name", "--watch"]
         watchers = []
         for file in files:
@@ -187,24 +190,28 @@ def test_200_pods_with_watchers_and_a_drain_that_is_blocked_for_a_while(tmp_path
         try:
             node = running.kubectl("get", "nodes", "-o", "name").split()[1].removeprefix("node/")
             drain = ["kubectl", "--kubeconfig", running.ready["kubeconfig"], "drain", node, "--timeout=60s"]
-            begun = time.monotonic()
             draining = subprocess.Popen(drain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            time.sleep(10)
-            assert draining.poll() is None
+            assert draining.stdout is not None
+            refused = Counter[str]()
+            while not refused or min(refused.values()) < 2:
+                line = draining.stdout.readline()
+                assert line, refused
+                if "Cannot evict pod as it would violate the pod's disruption budget" in line:
+                    refused[line] += 1
             patch = '{"spec":{"minAvailable":50}}'
             running.kubectl("patch", "poddisruptionbudget", "sleeper", "--type=merge", "-p", patch)
-            told, _ = draining.communicate(timeout=30)
+            told, _ = draining.communicate(timeout=60)
             assert draining.returncode == 0, told[-2000:]
-            assert "Cannot evict pod as it would violate the pod's disruption budget" in told
-            assert time.monotonic() - begun < 30
             assert running.complete()
-            time.sleep(0.5)
-            pods = [len(file.read_text().splitlines()) for file in files if "-pods-" in file.name]
-            assert min(pods) > 300
-            assert len(set(pods)) == 1
+
+            def pods() -> list[int]:
+                return [len(file.read_text().splitlines()) for file in files if "-pods-" in file.name]
+
+            while min(pods()) <= 300 or len(set(pods())) > 1:
+                time.sleep(0.1)
         finally:
             for watcher in watchers:
                 watcher.send_signal(signal.SIGTERM)
             for watcher in watchers:
-                watcher.wait(5)
+                watcher.wait(30)
     assert members(tmp_path) == []

@@ -140,7 +140,7 @@ def ran(standing: Standing, drill: str, node: str, labels: dict[str, str], *, to
     async def run() -> dict[str, Any]:
         answer = await standing.admin.create(PODS, pod, lab.namespace)
         assert answer.ok, answer.message
-        with anyio.fail_after(30):
+        with anyio.fail_after(90):
             while True:
                 now = (await standing.admin.get(PODS, name, lab.namespace)).body
                 if now["status"].get("phase") in ("Succeeded", "Failed"):
@@ -157,14 +157,20 @@ def ran(standing: Standing, drill: str, node: str, labels: dict[str, str], *, to
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("told", [True, False], ids=["downward", "own-pod"])
 @pytest.mark.parametrize(
-    ("drill", "node", "labels", "refusals"),
+    ("drill", "node", "labels", "refusals", "told"),
     [
-        ("lab-drain-node", "node2", {"app": "runner"}, {"runner_on_node"}),
-        ("lab-drain-node", "infra", {"app": "runner"}, set()),
-        ("lab-evict-one-replica", "node2", {"app": "model"}, {"runner_is_target"}),
-        ("lab-evict-one-replica", "node2", {"app": "runner"}, set()),
+        pytest.param(*case, told, id=f"{name}-{'downward' if told else 'own-pod'}", marks=[pytest.mark.slow] * slow)
+        for name, told, slow, case in [
+            ("on-its-node", True, False, ("lab-drain-node", "node2", {"app": "runner"}, {"runner_on_node"})),
+            ("on-its-node", False, False, ("lab-drain-node", "node2", {"app": "runner"}, {"runner_on_node"})),
+            ("elsewhere", True, True, ("lab-drain-node", "infra", {"app": "runner"}, set())),
+            ("elsewhere", False, False, ("lab-drain-node", "infra", {"app": "runner"}, set())),
+            ("target", True, True, ("lab-evict-one-replica", "node2", {"app": "model"}, {"runner_is_target"})),
+            ("target", False, False, ("lab-evict-one-replica", "node2", {"app": "model"}, {"runner_is_target"})),
+            ("no-node", True, True, ("lab-evict-one-replica", "node2", {"app": "runner"}, set())),
+            ("no-node", False, False, ("lab-evict-one-replica", "node2", {"app": "runner"}, set())),
+        ]
     ],
 )
 def test_a_runner_in_a_pod_of_the_lab(
