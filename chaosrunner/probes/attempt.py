@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import anyio
 
@@ -50,6 +51,7 @@ class Attempts:
                 request=planned.id,
                 probe=self._spec.name,
                 shape=planned.shape.name,
+                scheduled=planned.scheduled,
                 once=expect is not None,
             )
         )
@@ -86,12 +88,14 @@ class _Attempt:
         # A scope's deadline is on the loop's clock, which runs like ours.
         shift = anyio.current_time() - self._clock.now()
         total = self.sent + self._spec.limits.total
-        limit: Limit
-        deadline, limit = total, "total"
+        deadline: float = total
+        limit: Limit | Literal["cancel"] = "total"
+        if (cancel := self._planned.cancel_after) is not None and cancel.time is not None:
+            deadline, limit = min((deadline, limit), (self.sent + cancel.time, "cancel"))
         last = self.sent
         exchange, transcript = self._exchange, self._transcript
         try:
-            with anyio.CancelScope(deadline=total + shift) as scope:
+            with anyio.CancelScope(deadline=deadline + shift) as scope:
                 async with exchange:
                     transcript = self._headers_came(emit)
                     assert exchange.timings.headers is not None
@@ -99,7 +103,7 @@ class _Attempt:
                     deadline, limit = self._next_limit(last, total)
                     scope.deadline = deadline + shift
                     async for last, data in exchange:
-                        if not transcript.feed(last, data):
+                        if not transcript.feed(last, data) or self._is_cut_short():
                             break
                         # A limit that has passed stays, although a last read may yet be taken.
                         if not scope.cancel_called:
@@ -108,7 +112,10 @@ class _Attempt:
         except TransportError as error:
             self._transport = error
         if scope.cancelled_caught:
-            self._limit = limit
+            if limit == "cancel":
+                self.cancelled = True
+            else:
+                self._limit = limit
             self._ended = max(deadline, last)
         else:
             self._ended = exchange.timings.ended or last
@@ -133,10 +140,20 @@ class _Attempt:
             self._transcript = Transcript(self._dialect, "raw")
         return self._transcript
 
-    def _next_limit(self, at: float, total: float) -> tuple[float, Limit]:
+    def _is_cut_short(self) -> bool:
+        """Whether the plan has the request cancelled now, having had so many chunks."""
+        cancel = self._planned.cancel_after
+        if cancel is None or cancel.chunks is None or self._transcript.content_chunks < cancel.chunks:
+            return False
+        self.cancelled = True
+        return True
+
+    def _next_limit(self, at: float, total: float) -> tuple[float, Limit | Literal["cancel"]]:
         """The limit that passes first if nothing more comes after `at`, and when."""
         limits, transcript = self._spec.limits, self._transcript
-        due: list[tuple[float, Limit]] = [(total, "total")]
+        due: list[tuple[float, Limit | Literal["cancel"]]] = [(total, "total")]
+        if (cancel := self._planned.cancel_after) is not None and cancel.time is not None:
+            due.append((self.sent + cancel.time, "cancel"))
         if self._spec.streams:
             if transcript.settled is not None:
                 due.append((transcript.settled + limits.linger, "linger"))
@@ -158,6 +175,8 @@ class _Attempt:
             probe=spec.name,
             outcome=judgement.outcome,
             sent=self.sent,
+            scheduled=self._planned.scheduled,
+            cancel_planned=self._planned.cancel_after is not None,
             shape=self._planned.shape.name,
             once=expect is not None,
             connected=exchange.timings.connected,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import anyio
 
 from chaosrunner.probes.attempt import Attempts
+from chaosrunner.probes.maker import RequestMaker
 from chaosrunner.probes.self_check import LoopWatch
-from chaosrunner.probes.spec import ProbeSpec, RequestMaker
+from chaosrunner.probes.spec import ProbeSpec
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import SUCCESSES
 from chaosrunner.timeline.rows import Emit
@@ -29,17 +30,21 @@ async def run_probe(
     watch = LoopWatch(clock)
     attempts = Attempts(spec, emit, clock, watch)
     maker = RequestMaker(spec)
+    number = 0
     clients = [spec.make_client(clock) for _ in range(spec.concurrency)]
 
     async def work(worker: int) -> None:
+        nonlocal number
         backoff = 0.0
         with anyio.move_on_after(spec.ramp * worker / spec.concurrency):
             await stop.wait()
         async with clients[worker] as client:
             while not stop.is_set():
-                request = await attempts.send(client, maker.make(worker))
+                number += 1
+                planned = maker.make(number, worker)
+                request = await attempts.send(client, planned)
                 backoff = 0.0 if request.outcome in SUCCESSES else min(max(FIRST_BACKOFF, 2 * backoff), LAST_BACKOFF)
-                with anyio.move_on_after(max(spec.pause, backoff)):
+                with anyio.move_on_after(max(planned.pause, backoff)):
                     await stop.wait()
 
     async def work_all() -> None:

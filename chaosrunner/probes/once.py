@@ -7,8 +7,9 @@ import itertools
 import anyio
 
 from chaosrunner.probes.attempt import Attempts, Expect
+from chaosrunner.probes.maker import RequestMaker
 from chaosrunner.probes.self_check import LoopWatch
-from chaosrunner.probes.spec import Overrides, ProbeSpec, RequestMaker
+from chaosrunner.probes.spec import Overrides, ProbeSpec
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.rows import Emit, Request
 
@@ -23,7 +24,8 @@ async def probe_once(spec: ProbeSpec, overrides: Overrides, expect: Expect, emit
     single = spec.with_overrides(overrides)
     watch = LoopWatch(clock)
     attempts = Attempts(single, emit, clock, watch)
-    planned = RequestMaker(single).make(0, f"{spec.name}-once-{next(_numbers)}")
+    number = next(_numbers)
+    planned = RequestMaker(single).make(number, request_id=f"{spec.name}-once-{number}")
     async with anyio.create_task_group() as group:
         group.start_soon(watch.run)
         async with single.make_client(clock) as client:

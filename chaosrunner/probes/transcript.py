@@ -37,6 +37,7 @@ class Transcript:
         self.last_token: float | None = None
         self.largest_gap: float | None = None
         self.chunks: list[float] | None = [] if record_chunks and mode == "events" else None
+        self.content_chunks = 0
         self.content = False
         self.finish_reason: str | None = None
         self._begun: set[int] = set()
@@ -113,6 +114,7 @@ class Transcript:
                 self.first_token = at
             elif self.last_token is not None:
                 self.largest_gap = max(self.largest_gap or 0.0, at - self.last_token)
+            self.content_chunks += 1
             if frame.answer and self.first_answer is None:
                 self.first_answer = at
             self.last_token = at

@@ -126,9 +126,19 @@ class Prober(Base, tag_field="kind", tag="prober"):
 
     loop_lag: float
     """Largest lateness of the event loop, seconds."""
+    send_lag: float | None = None
+    """Largest lateness of a send against its schedule, seconds; absent where none was scheduled."""
+    in_flight: int | None = None
+    """Requests sent and not ended, now."""
+    requests: int | None = None
+    """Requests that ended since the process began to count."""
+    chunks: int | None = None
+    """Events of streams read by those that ended."""
     queue: int = 0
     """Rows waiting to be written."""
     open_files: int | None = None
+    file_limit: int | None = None
+    """How many descriptors the process may have."""
     cpu: float | None = None
     """CPU seconds used by this process since it started."""
 
@@ -176,6 +186,9 @@ class Request(Base, tag_field="kind", tag="request"):
     shape: str = ""
     once: bool = False
     scheduled: float | None = None
+    """When it was to be sent, in open-loop load; latencies count from here."""
+    cancel_planned: bool = False
+    """The plan has it cancelled by us in mid-stream; whether it came to that, the outcome says."""
     connected: float | None = None
     headers: float | None = None
     first_byte: float | None = None

@@ -33,6 +33,7 @@ REQUEST_SCHEMA = pa.schema(
         ("shape", pa.string()),
         ("once", pa.bool_()),
         ("scheduled", pa.float64()),
+        ("cancel_planned", pa.bool_()),
         ("connected", pa.float64()),
         ("headers", pa.float64()),
         ("first_byte", pa.float64()),
@@ -68,7 +69,7 @@ EVENT_SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.float64()), ("kind", pa.
 """Columns of `events.parquet`; `row` is the whole row as JSON."""
 
 _DEFAULTS = {
-    "shape": "", "once": False, "done": False, "ended_properly": False,
+    "shape": "", "once": False, "cancel_planned": False, "done": False, "ended_properly": False,
     "size": 0, "events": 0, "comments": 0, "exact": False,
 }  # fmt: skip
 """What an absent field means (rows leave defaults out); null elsewhere."""
