@@ -38,7 +38,7 @@ from chaosrunner.observers import AlertScope, LastLook, ObserveScope, observe
 from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
-from chaosrunner.probes.closed import run_probe
+from chaosrunner.probes.run import run_probe
 from chaosrunner.probes.self_check import self_check
 from chaosrunner.probes.spec import ProbeSpec
 from chaosrunner.timeline import rows

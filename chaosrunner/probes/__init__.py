@@ -1,8 +1,8 @@
 """Traffic sources: what they send, how they read what comes back, and how they judge it. No Kubernetes in here."""
 
 from chaosrunner.probes.attempt import Expect
-from chaosrunner.probes.closed import run_probe
 from chaosrunner.probes.once import probe_once
+from chaosrunner.probes.run import run_probe
 from chaosrunner.probes.self_check import self_check
 from chaosrunner.probes.spec import Limits, Overrides, ProbeSpec, Shape
 

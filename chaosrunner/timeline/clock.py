@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import ceil
 
 
 class Clock:
@@ -37,6 +38,10 @@ class Clock:
     def from_monotonic(self, seconds: float) -> float:
         """An instant of `time.monotonic()` (the event loop's clock too) on the recording's clock."""
         return seconds - self._zero / 1e9
+
+    def monotonic_ns(self, at: float) -> int:
+        """An instant of the recording's clock as `time.monotonic_ns()` tells it, rounded up."""
+        return self._zero + ceil(at * 1e9)
 
     def wall(self, at: float) -> float:
         """Unix seconds of an instant of the recording's clock, by the anchor."""

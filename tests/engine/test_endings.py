@@ -13,7 +13,7 @@ from chaosrunner.analysis import Live
 from chaosrunner.cli import main
 from chaosrunner.engine import run as engine
 from chaosrunner.faults.evict import Evict
-from chaosrunner.probes.closed import run_probe
+from chaosrunner.probes.run import run_probe
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.reader import Recording
 from tests.engine import drills

@@ -15,7 +15,7 @@ import anyio
 import psutil
 import pytest
 
-from chaosrunner.probes import Expect, Limits, Overrides, Shape, closed, probe_once, run_probe, self_check
+from chaosrunner.probes import Expect, Limits, Overrides, Shape, closed_loop, probe_once, run_probe, self_check
 from chaosrunner.probes.self_check import LoopWatch
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import Outcome
@@ -194,8 +194,8 @@ async def test_a_dead_target_is_asked_calmly_and_leaves_no_socket(
 @pytest.mark.slow
 async def test_an_outage_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many failures in a row as half an hour has, without its waits."""
-    monkeypatch.setattr(closed, "FIRST_BACKOFF", 0.0)
-    monkeypatch.setattr(closed, "LAST_BACKOFF", 0.0)
+    monkeypatch.setattr(closed_loop, "FIRST_BACKOFF", 0.0)
+    monkeypatch.setattr(closed_loop, "LAST_BACKOFF", 0.0)
     rows = Rows()
     async with refusing() as url:
         await run_until(spec_for(url), 1800, rows)
