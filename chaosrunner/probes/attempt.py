@@ -211,7 +211,7 @@ class _Attempt:
         spec, exchange, transcript = self._spec, self._exchange, self._transcript
         return Seen(
             streams=spec.streams,
-            has_done=self._dialect.has_done,
+            done_mark=self._dialect.done_mark,
             has_finish=self._dialect.has_finish,
             has_terminal=self._dialect.has_terminal,
             usage_asked=spec.is_openai and spec.streams and spec.include_usage,
@@ -234,19 +234,8 @@ class _Attempt:
         )
 
     def _unreadable(self) -> str | None:
-        transcript = self._transcript
-        if transcript.too_long is not None or not self._spec.streams:
-            return transcript.too_long
         headers = self._exchange.headers
-        kind, coding = headers.get("content-type", ""), headers.get("content-encoding", "identity")
-        if transcript.events or transcript.comments:
-            return None
-        if kind.lower().startswith("text/event-stream"):
-            if transcript.looks_like_events:
-                return None
-            if coding != "identity":
-                return f"content-encoding {coding}"
-        return f"content-type {kind or 'absent'}, no event in the body"
+        return self._transcript.unreadable(headers.get("content-type", ""), headers.get("content-encoding", "identity"))
 
     def _error_text(self, success: bool) -> str | None:
         """What the other side, or the transport, said went wrong."""

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaosrunner.probes.sse import Event, EventTooLong, SseParser
+from chaosrunner.probes.framing import Event, TooLong
+from chaosrunner.probes.sse import SseParser
 
 
 def parse(*reads: bytes) -> list[Event]:
@@ -47,9 +48,9 @@ def test_framing_zoo() -> None:
 def test_examples_of_the_standard() -> None:
     assert data(b"data: YHOO\ndata: +2\ndata: 10\n\n") == [b"YHOO\n+2\n10"]
     assert parse(b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n") == [
-        Event(b"first event", "message", "1"),
-        Event(b"second event", "message", ""),
-        Event(b" third event", "message", ""),
+        Event(b"first event"),
+        Event(b"second event"),
+        Event(b" third event"),
     ]
     # The last block is dropped: no blank line follows it.
     assert data(b"data\n\ndata\ndata\n\ndata:") == [b"", b"\n"]
@@ -62,10 +63,11 @@ def test_names_ids_and_retry() -> None:
     assert parse(b"event: lost\n\ndata: y\n\n") == [Event(b"y", "message")], (
         "an event without data takes its name along"
     )
-    assert parse(b"id: a\0b\ndata: x\n\n") == [Event(b"x")], "an id with NUL is ignored"
     parser = SseParser()
-    parser.feed(b"retry: 12x\n\n")
-    assert parser.retry is None
+    assert parser.feed(b"id: 1\ndata: x\n\nid: a\0b\n\n") == [Event(b"x")]
+    assert parser.last_id == "1", "an id with NUL is ignored"
+    parser.feed(b"id\n\nretry: 12x\n\n")
+    assert (parser.last_id, parser.retry) == ("", None)
 
 
 @pytest.mark.parametrize("cut", range(4))
@@ -76,10 +78,10 @@ def test_byte_order_mark(cut: int) -> None:
 
 
 def test_bounded() -> None:
-    with pytest.raises(EventTooLong):
+    with pytest.raises(TooLong):
         SseParser(longest=100).feed(b"data: " + b"x" * 100)
     parser = SseParser(longest=100)
-    with pytest.raises(EventTooLong):
+    with pytest.raises(TooLong):
         parser.feed(b"data: 12345678\n" * 20)
 
 
