@@ -7,7 +7,7 @@ from typing import Literal
 
 import anyio
 
-from chaosrunner.http import Exchange, StreamClient, TransportError
+from chaosrunner.http import Exchange, FirstByteTimeout, StreamClient, TransportError
 from chaosrunner.probes.dialects import Dialect
 from chaosrunner.probes.judge import Limit, Seen, judge
 from chaosrunner.probes.self_check import LoopWatch
@@ -182,7 +182,9 @@ class _Attempt:
             connected=exchange.timings.connected,
             headers=exchange.timings.headers,
             first_byte=transcript.first_byte,
+            last_byte=transcript.last_byte,
             first_token=transcript.first_token,
+            first_token_exact=transcript.first_token_exact,
             first_answer=transcript.first_answer,
             last_token=transcript.last_token,
             tokens=tokens,
@@ -200,8 +202,13 @@ class _Attempt:
             events=transcript.events,
             comments=transcript.comments,
             chunks=transcript.chunks,
+            content_chunks=transcript.content_chunks,
+            content_reads=transcript.content_reads,
+            at_once=transcript.at_once,
             largest_gap=transcript.largest_gap,
+            exact=transcript.exact,
             expected_tokens=self._planned.expected_tokens,
+            limit="first_byte" if isinstance(self._transport, FirstByteTimeout) else self._limit,
             error=mask_schemes(redactor.text(text)) if text else None,
             error_code=transcript.error.code if transcript.error is not None else None,
             expected=expect.met_by(exchange.status, judgement.outcome) if expect is not None else None,

@@ -44,8 +44,7 @@ class Transcript:
         bounds."""
         self.at_once = 0
         """Chunks with content that came within `AT_ONCE` of the one before."""
-        self.exact = True
-        """Whether every time is the kernel's."""
+        self._all_exact = True
         self.first_token_exact = False
         """Whether the first token's time is: the kernel's, and no other token came in the same read."""
         self.content = False
@@ -65,6 +64,11 @@ class Transcript:
     @property
     def comments(self) -> int:
         return self._framing.comments
+
+    @property
+    def exact(self) -> bool:
+        """Whether every time is the kernel's."""
+        return self._all_exact and self.first_byte is not None
 
     @property
     def unfinished(self) -> tuple[int, ...]:
@@ -101,7 +105,7 @@ class Transcript:
         self.last_byte = at
         self.size += len(data)
         if not exact:
-            self.exact = False
+            self._all_exact = False
         if self._mode != "events":
             return self._keep(data)
         if not self.events:
@@ -124,7 +128,7 @@ class Transcript:
             self._note(self._dialect.body(bytes(self._body)))
         elif self._mode == "events":
             if self.last_byte is not None and (events := self._framing.end()):
-                self._take(self.last_byte, events, self.exact)
+                self._take(self.last_byte, events, self._all_exact)
             if self.events == 0:
                 self.error = self._dialect.body(bytes(self._body)).error
 

@@ -193,8 +193,12 @@ class Request(Base, tag_field="kind", tag="request"):
     headers: float | None = None
     first_byte: float | None = None
     """First byte of the body."""
+    last_byte: float | None = None
+    """Last byte of the body, whatever it was: what came after it is silence."""
     first_token: float | None = None
     """First non-empty content, reasoning or tool call."""
+    first_token_exact: bool = False
+    """That time is the kernel's, and no other token came in the same read; else it is an upper bound."""
     first_answer: float | None = None
     """First non-empty content."""
     last_token: float | None = None
@@ -203,7 +207,7 @@ class Request(Base, tag_field="kind", tag="request"):
     usage: Usage | None = None
     finish_reason: str | None = None
     done: bool = False
-    """`[DONE]` was seen."""
+    """The mark that closes a stream was seen: `[DONE]`, Anthropic's message_stop."""
     ended_properly: bool = False
     """The body ended as HTTP says it must (last chunk, full length)."""
     status: int | None = None
@@ -222,11 +226,19 @@ class Request(Base, tag_field="kind", tag="request"):
     comments: int = 0
     chunks: list[float] | None = None
     """Receive times of the chunks with content; dropped by option."""
+    content_chunks: int = 0
+    """How many those are; known also where `chunks` is dropped."""
+    content_reads: int = 0
+    """Reads that held some. Where one held several, only the last one's time is exact; the others' are upper bounds."""
+    at_once: int = 0
+    """Chunks with content that came less than 1 ms after the one before, or with it."""
     largest_gap: float | None = None
     """Largest time between two chunks with content, seconds; kept although `chunks` may be dropped."""
     exact: bool = False
     """True where receive times are the kernel's."""
     expected_tokens: int | None = None
+    limit: str | None = None
+    """Our own time limit that ended it, where one did: first_byte, byte_idle, token_idle, total, linger."""
     error: str | None = None
     """Error text: of the transport, of the error object, or the start of an error body; secrets redacted."""
     error_code: int | None = None
