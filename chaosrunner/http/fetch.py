@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 import anyio
 import msgspec
 
-from chaosrunner.http.client import StreamClient, Timeouts
+from chaosrunner.http.client import StreamClient
 from chaosrunner.http.errors import FirstByteTimeout, NoResponse
+from chaosrunner.http.exchange import Timeouts
 from chaosrunner.timeline.clock import Clock
 
 LARGEST = 16 << 20
