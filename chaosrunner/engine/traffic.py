@@ -17,13 +17,14 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
         raise UserError("the drill names no endpoint: set endpoint.url, or use `chaosrunner rehearse`")
     dialect, method, path = _kind(probe)
     terminal = probe.sse.terminal if probe.sse else None
+    last_line = probe.json_lines.terminal if probe.json_lines else None
     timeouts = probe.timeouts
     return ProbeSpec(
         name=probe.name,
         url=endpoint.url,
         dialect=dialect,
         shapes=_shapes(probe),
-        model=(probe.openai.model or endpoint.model) if probe.openai else None,
+        model=(probe.text.model or endpoint.model) if probe.text else None,
         method=method,
         path=path,
         concurrency=probe.load.closed.concurrency,
@@ -46,7 +47,8 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
         record_chunks=probe.record_chunks,
         seed=seed,
         terminal_event=terminal.event if terminal else None,
-        terminal_data=terminal.data if terminal else None,
+        terminal_data=terminal.data if terminal else last_line.data if last_line else None,
+        terminal_fields=last_line.fields if last_line else None,
     )
 
 
@@ -76,19 +78,25 @@ def overrides_of(step: models.ProbeOnce) -> Overrides:
 def _kind(probe: models.Probe) -> tuple[DialectName, str | None, str | None]:
     if probe.openai:
         return probe.openai.api, None, None
+    if probe.anthropic:
+        return "messages", None, None
     if probe.sse:
         return "sse", probe.sse.method, probe.sse.path
-    assert probe.http is not None  # the model sees to it that there is one of the three
+    if probe.json_lines:
+        return "json_lines", probe.json_lines.method, probe.json_lines.path
+    assert probe.http is not None  # the model sees to it that there is one of them
     return "http", probe.http.method, probe.http.path
 
 
 def _shapes(probe: models.Probe) -> tuple[Shape, ...]:
-    if probe.openai is None:
-        plain = probe.sse or probe.http
+    base = probe.text
+    if base is None:
+        plain = probe.sse or probe.json_lines or probe.http
         assert plain is not None
         return (Shape(body=plain.body),)
-    base = probe.openai
-    extra = {"temperature": base.temperature, "ignore_eos": base.ignore_eos, "min_tokens": base.min_tokens}
+    extra: dict[str, object] = {"temperature": base.temperature}
+    if probe.openai is not None:
+        extra |= {"ignore_eos": probe.openai.ignore_eos, "min_tokens": probe.openai.min_tokens}
     body = {key: value for key, value in extra.items() if value is not None} | base.body
     if not probe.mix:
         return (

@@ -8,7 +8,7 @@ description in the JSON Schema that editors show.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
@@ -90,11 +90,9 @@ class Message(Model):
     """Text, or content parts as the API takes them."""
 
 
-class OpenAI(Model):
-    """Streaming requests to an OpenAI-compatible server."""
+class TextRequest(Model):
+    """What requests to all APIs of language models have in common."""
 
-    api: Literal["completions", "chat"] = "completions"
-    """Which endpoint: /v1/completions or /v1/chat/completions."""
     model: Text | None = None
     """Model asked for; the drill's `endpoint.model` where absent."""
     max_tokens: int = Field(default=128, ge=1)
@@ -105,22 +103,46 @@ class OpenAI(Model):
     """The messages of a chat, instead of `prompt`."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; the server's default where absent."""
-    ignore_eos: bool | None = None
-    """Generate to `max_tokens` whatever the model says (vLLM's extension)."""
-    min_tokens: int | None = Field(default=None, ge=0)
-    """Least answer, tokens (vLLM's extension)."""
     body: dict[str, Any] = Field(default_factory=dict)
     """More fields for the body of the request."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> OpenAI:
+    def _one_text(self) -> Self:
         if self.prompt is not None and self.messages is not None:
             raise mistake("prompt and messages exclude each other")
-        if self.messages is not None and self.api != "chat":
+        return self
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it takes messages."""
+        return True
+
+
+class OpenAI(TextRequest):
+    """Streaming requests to an OpenAI-compatible server."""
+
+    api: Literal["completions", "chat", "responses"] = "completions"
+    """Which endpoint: /v1/completions, /v1/chat/completions or /v1/responses."""
+    ignore_eos: bool | None = None
+    """Generate to `max_tokens` whatever the model says (vLLM's extension)."""
+    min_tokens: int | None = Field(default=None, ge=0)
+    """Least answer, tokens (vLLM's extension)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> OpenAI:
+        if self.messages is not None and not self.is_chat:
             raise mistake("messages belong to a chat", "set api: chat, or use prompt")
         if self.min_tokens is not None and self.min_tokens > self.max_tokens:
             raise mistake(f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}")
         return self
+
+    @property
+    def is_chat(self) -> bool:
+        return self.api != "completions"
+
+
+class Anthropic(TextRequest):
+    """Streaming requests to /v1/messages of a server with Anthropic's API, as vLLM also has it."""
 
 
 class Terminal(Model):
@@ -153,7 +175,7 @@ UrlPath = Annotated[str, Field(pattern=r"^/\S*$")]
 
 
 class ServerSentEvents(Model):
-    """A stream of server-sent events that is not OpenAI's."""
+    """A stream of server-sent events of any other make."""
 
     method: Method = "GET"
     """HTTP method."""
@@ -162,6 +184,35 @@ class ServerSentEvents(Model):
     body: Body = None
     """JSON (mapping or list) or text."""
     terminal: Terminal = Terminal(data="[DONE]")
+    """How a complete stream ends."""
+
+
+class LineTerminal(Model):
+    """How a stream of lines ends that was ended on purpose: exactly one of `fields`, `data`, `eof`."""
+
+    fields: dict[str, Any] | None = Field(default=None, min_length=1)
+    """A line whose JSON has these fields with these values."""
+    data: str | None = None
+    """A line with exactly this text."""
+    eof: Literal[True] | None = None
+    """The proper end of the body is enough: a cut between two lines is then not seen as such."""
+
+    @model_validator(mode="after")
+    def _one(self) -> LineTerminal:
+        exactly_one(self, ("fields", "data", "eof"), "terminal")
+        return self
+
+
+class JsonLines(Model):
+    """A stream of JSON documents, one a line, as Ollama sends them."""
+
+    method: Method = "POST"
+    """HTTP method."""
+    path: UrlPath
+    """Path below the drill's endpoint URL."""
+    body: Body = None
+    """JSON (mapping or list) or text."""
+    terminal: LineTerminal = LineTerminal(fields={"done": True})
     """How a complete stream ends."""
 
 
@@ -270,15 +321,24 @@ class Shape(Model):
     """More fields for the body; they replace the probe's."""
 
 
+PROBE_KINDS = ("openai", "anthropic", "sse", "json_lines", "http")
+"""What a probe sends; exactly one of these is given."""
+
+
 class Probe(Model):
-    """A traffic source: what it sends (exactly one of `openai`, `sse`, `http`), how much, and what is good."""
+    """A traffic source: what it sends (exactly one of `openai`, `anthropic`, `sse`, `json_lines`, `http`), how much,
+    and what is good."""
 
     name: Name
     """Name in checks, steps and reports."""
     openai: OpenAI | None = None
     """Streams from an OpenAI-compatible server."""
+    anthropic: Anthropic | None = None
+    """Streams from a server with Anthropic's API."""
     sse: ServerSentEvents | None = None
     """Another stream of server-sent events."""
+    json_lines: JsonLines | None = None
+    """A stream of JSON lines."""
     http: Http | None = None
     """Plain requests without a stream."""
     load: Load = Load(closed=Closed(concurrency=1))
@@ -292,26 +352,35 @@ class Probe(Model):
     record_chunks: bool = True
     """Whether the receive time of every chunk is recorded; without them chunk_gap percentiles are absent."""
     mix: list[Shape] | None = Field(default=None, min_length=1)
-    """Several classes of requests in one load (openai only)."""
+    """Several classes of requests in one load (openai and anthropic only)."""
 
     @property
     def kind(self) -> str:
-        """openai, sse or http."""
-        return exactly_one(self, ("openai", "sse", "http"), "a probe")
+        """openai, anthropic, sse, json_lines or http."""
+        return exactly_one(self, PROBE_KINDS, "a probe")
+
+    @property
+    def text(self) -> TextRequest | None:
+        """What it asks a language model, where it does."""
+        return self.openai or self.anthropic
 
     @model_validator(mode="after")
     def _consistent(self) -> Probe:
-        if self.kind != "openai" and (self.mix is not None or self.fixed_length):
-            raise mistake(f"{'mix' if self.mix else 'fixed_length'} belongs to openai probes")
-        if self.openai is None:
+        if self.kind != "openai" and self.fixed_length:
+            raise mistake("fixed_length belongs to openai probes")
+        if self.openai is not None and self.openai.api == "responses" and self.fixed_length:
+            raise mistake("fixed_length belongs to completions and chat")
+        if self.text is None:
+            if self.mix is not None:
+                raise mistake("mix belongs to openai and anthropic probes")
             return self
         shapes = self.mix or []
         texts = [shape.prompt is not None or shape.messages is not None for shape in shapes] or [False]
-        if self.openai.prompt is None and self.openai.messages is None and not all(texts):
+        if self.text.prompt is None and self.text.messages is None and not all(texts):
             raise mistake("nothing to send: prompt is missing", 'like prompt: "Count from {{ nonce }}."')
         if len({shape.name for shape in shapes}) < len(shapes):
             raise mistake("two shapes of the mix have the same name")
-        if self.openai.api != "chat" and any(shape.messages for shape in shapes):
+        if not self.text.is_chat and any(shape.messages for shape in shapes):
             raise mistake("messages belong to a chat", "set api: chat, or use prompt")
         return self
 

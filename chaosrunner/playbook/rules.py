@@ -17,6 +17,7 @@ from chaosrunner.playbook.expressions import (
     walk,
 )
 from chaosrunner.playbook.models import (
+    PROBE_KINDS,
     Baseline,
     Cordon,
     DeletePod,
@@ -167,9 +168,9 @@ def _once(keys: Keys, once: ProbeOnce, playbook: Playbook) -> Iterator[Finding]:
         for key in ("prompt", "messages", "max_tokens"):
             if probe.name != once.probe or key not in once.model_fields_set:
                 continue
-            if probe.openai is None:
+            if probe.text is None:
                 yield Finding((*keys, key), f'probe "{probe.name}" is {probe.kind}, which has no {key}')
-            elif key == "messages" and probe.openai.api != "chat":
+            elif key == "messages" and not probe.text.is_chat:
                 yield Finding((*keys, key), f'probe "{probe.name}" sends completions', "use prompt")
     yield from _templates(keys, once.model_dump(include={"prompt", "messages", "body"}, exclude_unset=True))
 
@@ -185,7 +186,7 @@ def _probe(keys: Keys, probe: Probe) -> Iterator[Finding]:
     if probe.http is None and slo.ttft is not None and slo.chunk_gap is slo.tpot is slo.e2e is None:
         message = "a stream that stands still after its first token counts as good"
         yield Finding((*keys, "slo", "ttft"), message, "add chunk_gap", warning=True)
-    sent = probe.model_dump(include={"openai", "sse", "http", "mix"}, exclude_unset=True)
+    sent = probe.model_dump(include={*PROBE_KINDS, "mix"}, exclude_unset=True)
     yield from _templates(keys, sent)
 
 
@@ -249,9 +250,9 @@ def _has_bound(expression: Expression) -> bool:
 
 def _no_latency(latency: str, probes: list[Probe]) -> str:
     """Why no probe measures this latency, or nothing."""
-    if latency in ("ttft_answer", "tpot") and not any(probe.openai for probe in probes):
-        return "it takes an openai probe"
-    if latency in ("ttft", "chunk_gap") and not any(probe.openai or probe.sse for probe in probes):
+    if latency in ("ttft_answer", "tpot") and not any(probe.text for probe in probes):
+        return "it takes an openai or anthropic probe"
+    if latency in ("ttft", "chunk_gap") and all(probe.http for probe in probes):
         return "no probe streams"
     if latency == "chunk_gap" and not any(probe.record_chunks for probe in probes if not probe.http):
         return "record_chunks is false"
@@ -269,9 +270,9 @@ def _too_many_tokens(playbook: Playbook, keys: Keys, expression: Expression) -> 
 
 
 def _most_tokens(probe: Probe) -> int:
-    if probe.openai is None:
+    if probe.text is None:
         return 0
-    return max([probe.openai.max_tokens, *(shape.max_tokens or 0 for shape in probe.mix or [])])
+    return max([probe.text.max_tokens, *(shape.max_tokens or 0 for shape in probe.mix or [])])
 
 
 def review_drill(drill: Drill, playbook: Playbook) -> Iterator[tuple[bool, Finding]]:

@@ -221,7 +221,7 @@ class _Attempt:
             done_mark=self._dialect.done_mark,
             has_finish=self._dialect.has_finish,
             has_terminal=self._dialect.has_terminal,
-            usage_asked=spec.is_openai and spec.streams and spec.include_usage,
+            usage_asked=spec.expects_usage,
             expected_tokens=self._planned.expected_tokens,
             status=exchange.status,
             retry_after="retry-after" in exchange.headers,

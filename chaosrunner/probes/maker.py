@@ -23,6 +23,9 @@ _NONCE = 6
 _DRAW = 4
 _DRAWS: float = 2 ** (8 * _DRAW)
 
+ANTHROPIC_VERSION = "2023-06-01"
+"""Value of the header that Anthropic's API requires (platform.claude.com/docs/en/api/versioning)."""
+
 _SLOT = re.compile(rf"\{{\{{({'|'.join(PLACEHOLDERS)})\}}\}}")
 """A placeholder in its plain spelling, which JSON leaves as it is."""
 
@@ -92,9 +95,11 @@ class _ShapeMaker:
         self._spec = spec
         self._prompts = shape.prompts or (Prompt(shape.prompt, shape.messages),)
         self._entries: list[_Entry | None] = [None] * len(self._prompts)
-        empty = shape.body is None and not spec.is_openai
+        empty = shape.body is None and not spec.asks_model
         self.method = spec.method or ("GET" if empty else "POST")
-        headers = {"accept": "text/event-stream" if spec.streams else "*/*"}
+        headers = {"accept": _accept(spec)}
+        if spec.dialect == "messages":
+            headers["anthropic-version"] = ANTHROPIC_VERSION
         if not empty and not isinstance(shape.body, str):
             headers["content-type"] = "application/json"
         headers |= {name.lower(): value for name, value in shape.headers.items()}
@@ -118,9 +123,9 @@ class _ShapeMaker:
 
     def _make(self, prompt: Prompt) -> _Entry:
         spec, shape = self._spec, self.shape
-        if spec.is_openai:
+        if spec.asks_model:
             most = prompt.max_tokens or shape.max_tokens
-            body = _openai(spec, shape, prompt, most)
+            body = _body(spec, shape, prompt, most)
             return _Entry(_json(body), _expected(shape, most) if spec.fixed_length else None)
         if shape.body is None:
             return _Entry(lambda values: None, None)
@@ -136,21 +141,30 @@ def _expected(shape: Shape, max_tokens: int | None) -> int | None:
     return max_tokens * choices if max_tokens and isinstance(choices, int) else max_tokens
 
 
-def _openai(spec: ProbeSpec, shape: Shape, prompt: Prompt, max_tokens: int | None) -> dict[str, Any]:
+def _accept(spec: ProbeSpec) -> str:
+    if not spec.streams:
+        return "*/*"
+    return "application/x-ndjson" if spec.dialect == "json_lines" else "text/event-stream"
+
+
+def _body(spec: ProbeSpec, shape: Shape, prompt: Prompt, max_tokens: int | None) -> dict[str, Any]:
+    """Of a request to an API of language models; each has its own names for the same things."""
     body: dict[str, Any] = {} if spec.model is None else {"model": spec.model}
-    if spec.dialect == "completions":
-        body["prompt"] = _unique(spec, prompt.prompt or "")
-    elif prompt.messages is not None:
-        body["messages"] = _unique_messages(spec, prompt.messages)
+    text = "prompt" if spec.dialect == "completions" else "input" if spec.dialect == "responses" else "messages"
+    if prompt.messages is not None and spec.dialect != "completions":
+        body[text] = _unique_messages(spec, prompt.messages)
+    elif text == "messages":
+        body[text] = [{"role": "user", "content": _unique(spec, prompt.prompt or "")}]
     else:
-        body["messages"] = [{"role": "user", "content": _unique(spec, prompt.prompt or "")}]
+        body[text] = _unique(spec, prompt.prompt or "")
     if max_tokens is not None:
-        body["max_tokens"] = max_tokens
+        body["max_output_tokens" if spec.dialect == "responses" else "max_tokens"] = max_tokens
     body["stream"] = spec.stream
-    if spec.stream and spec.include_usage:
-        body["stream_options"] = {"include_usage": True}
-    if spec.fixed_length:
-        body |= {"ignore_eos": True, "min_tokens": max_tokens}
+    if spec.dialect in ("completions", "chat"):
+        if spec.stream and spec.include_usage:
+            body["stream_options"] = {"include_usage": True}
+        if spec.fixed_length:
+            body |= {"ignore_eos": True, "min_tokens": max_tokens}
     if shape.body is not None:
         body |= _plain(shape.body)
     return body

@@ -9,15 +9,19 @@ from typing import Any, Literal, NamedTuple
 
 from chaosrunner.errors import UserError
 from chaosrunner.http import StreamClient, Timeouts
-from chaosrunner.probes.dialects import Dialect, OpenAI, PlainHttp, PlainSse
+from chaosrunner.probes.dialects import Anthropic, Dialect, JsonLines, OpenAI, PlainHttp, PlainSse, Responses
 from chaosrunner.timeline.clock import Clock
 
-DialectName = Literal["completions", "chat", "sse", "http"]
+DialectName = Literal["completions", "chat", "responses", "messages", "sse", "json_lines", "http"]
+"""completions, chat and responses are OpenAI's, messages is Anthropic's."""
 
 PATHS: dict[DialectName, str] = {
     "completions": "/v1/completions",
     "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
     "sse": "/",
+    "json_lines": "/",
     "http": "/",
 }
 
@@ -40,6 +44,11 @@ class Limits:
     total: float = 600.0
     linger: float = 5.0
     """How long the body may take to end once `[DONE]`, the terminal event or an error has come."""
+
+    @property
+    def shortest(self) -> float:
+        """The shortest of those that begin after sending, but at least 10 ms: how often a request looks at them."""
+        return max(0.01, min(self.first_byte, self.byte_idle, self.token_idle, self.total, self.linger))
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,8 @@ class Shape:
     """One class of request in a probe's mix.
 
     Strings in `prompt`, `messages`, `prompts`, `body` and `headers` may hold `{{ nonce }}`, `{{ request }}`,
-    `{{ probe }}`, `{{ worker }}`. `body` is merged over the OpenAI fields; for the plain dialects it is the whole body
-    (JSON, or text as it is).
+    `{{ probe }}`, `{{ worker }}`. `body` is merged over the fields of a language model's API; for the other dialects it
+    is the whole body (JSON, or text as it is).
     """
 
     name: str = ""
@@ -159,7 +168,7 @@ class ProbeSpec:
     pod_header: str | None = None
     """Response header that names the serving Pod."""
     unique: bool = True
-    """Whether a prompt of an OpenAI probe that does not name the nonce gets it in front: no prefix cache helps then."""
+    """Whether a prompt that does not name the nonce gets it in front: no prefix cache helps then."""
     fixed_length: bool = False
     """Ask for exactly `max_tokens` (vLLM's `ignore_eos` and `min_tokens`), and judge another length as wrong."""
     include_usage: bool = True
@@ -168,6 +177,8 @@ class ProbeSpec:
     """Of the nonces; another one for each run, or prefix caches of the run before help."""
     terminal_event: str | None = None
     terminal_data: str | None = None
+    terminal_fields: Mapping[str, Any] | None = None
+    """What the last of JSON lines has among its fields."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -195,14 +206,24 @@ class ProbeSpec:
                 if name not in PLACEHOLDERS:
                     known = ", ".join(PLACEHOLDERS)
                     raise UserError(f"probe {self.name}: {{{{ {name} }}}} is unknown; known are {known}")
+        if self.fixed_length and self.dialect not in ("completions", "chat"):
+            raise UserError(f"probe {self.name}: only completions and chat can be asked for a fixed length")
         if self.fixed_length and shape.max_tokens is None:
             raise UserError(f"probe {self.name}: a fixed length needs max_tokens")
-        if self.is_openai and isinstance(shape.body, str):
-            raise UserError(f"probe {self.name}: the body of an OpenAI request is a mapping")
+        if self.asks_model and isinstance(shape.body, str):
+            raise UserError(f"probe {self.name}: the body of a request to a language model is a mapping")
 
     @property
-    def is_openai(self) -> bool:
-        return self.dialect in ("completions", "chat")
+    def asks_model(self) -> bool:
+        """Whether requests are made of prompts or messages, for an API of language models."""
+        return self.dialect not in ("sse", "json_lines", "http")
+
+    @property
+    def expects_usage(self) -> bool:
+        """Whether a complete stream tells how many tokens it had: asked for, or always there in the newer APIs."""
+        if self.dialect in ("completions", "chat"):
+            return self.streams and self.include_usage
+        return self.streams and self.asks_model
 
     @property
     def streams(self) -> bool:
@@ -230,17 +251,27 @@ class ProbeSpec:
         return replace(self, shapes=(shape,))
 
     def make_dialect(self) -> Dialect:
-        if self.is_openai:
-            return OpenAI()
-        if self.dialect == "sse":
-            return PlainSse(self.terminal_event, self.terminal_data)
-        return PlainHttp()
+        match self.dialect:
+            case "completions" | "chat":
+                return OpenAI()
+            case "responses":
+                return Responses()
+            case "messages":
+                return Anthropic()
+            case "sse":
+                return PlainSse(self.terminal_event, self.terminal_data)
+            case "json_lines":
+                return JsonLines(self.terminal_fields, self.terminal_data)
+            case "http":
+                return PlainHttp()
 
     def make_client(self, clock: Clock) -> StreamClient:
         """A client for one worker. Raises UserError for a bad URL or CA file."""
         headers = dict(self.headers)
         if self.api_key is not None:
             headers["authorization"] = f"Bearer {self.api_key}"
+            if self.dialect == "messages":
+                headers["x-api-key"] = self.api_key
         return StreamClient(
             self.url,
             clock=clock,

@@ -42,11 +42,11 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     ((("max_tokens: 128", "max_tokens: 0"),), ["9:26: expected a number of at least 1, got 0"]),
     ((("max_tokens: 128", "max_tokens: '128'"),), ['9:26: expected a whole number, got "128"']),
     ((("max_tokens: 128", "fixed: 1"),), [
-        '9:14: unknown key "fixed" (known: api, model, max_tokens, prompt, messages, temperature, ignore_eos, '
-        "min_tokens, body)"]),
+        '9:14: unknown key "fixed" (known: model, max_tokens, prompt, messages, temperature, body, api, '
+        "ignore_eos, min_tokens)"]),
     ((("max_tokens: 128", "ignore_eos: yes"),), ['9:26: expected true or false, got "yes" (write true)']),
     ((("max_tokens: 128", "model: 8"),), ["9:21: expected text, got 8 (put it in quotes)"]),
-    ((("max_tokens: 128", "api: response"),), ['9:19: expected one of: completions, chat; got "response"']),
+    ((("max_tokens: 128", "api: response"),), ['9:19: expected one of: completions, chat, responses; got "response" (did you mean \"responses\"?)']),
     ((("max_tokens: 128", "min_tokens: 200"),), ["9:13: min_tokens 200 is above max_tokens 128"]),
     ((("max_tokens: 128", "messages: [{role: user, content: hi}]"),), ["9:13: prompt and messages exclude each other"]),
     ((('prompt: "Count from {{ nonce }}."', 'body: {}'),), [
@@ -59,7 +59,7 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     ((("    openai:", "    http: {path: /, expect: {status: 20}}\n    openai:"),), [
         "9:38: expected an HTTP status like 200, or a list of them"]),
     ((("    openai:", "    http: {path: /}\n    openai:"),), [
-        "8:5: a probe has exactly one of openai, sse, http; found openai and http"]),
+        "8:5: a probe has exactly one of openai, anthropic, sse, json_lines, http; found openai and http"]),
     # durations
     ((("for: 30s", "for: 1:30"),), ['12:21: "1:30" is no duration; write it like 500ms, 30s, 10m or 1h30m']),
     ((("for: 30s", "for: -3"),), ["12:21: a duration cannot be negative"]),
@@ -155,7 +155,7 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     (((CHECK, '  - p99(chunk_gap) < 1s\n'), ("    load:", "    record_chunks: false\n    load:")), [
         "17:5: p99(chunk_gap) is never known: record_chunks is false"]),
     (((CHECK, '  - p99(tpot) < 1s\n'), (OPENAI, "http: {path: /}")), [
-        "16:5: p99(tpot) is never known: it takes an openai probe"]),
+        "16:5: p99(tpot) is never known: it takes an openai or anthropic probe"]),
     (((CHECK, '  - p99(ttft) < 1s\n'), (OPENAI, "http: {path: /}")), [
         "16:5: p99(ttft) is never known: no probe streams"]),
     (((STEP, "  - delete-pod: {when"), (CHECK, '  - evictions(accepted) == 1\n')), [
