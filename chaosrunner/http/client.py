@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from copy import copy
 from typing import Literal, Self
 
 from chaosrunner.http.dial import Dialer
@@ -18,8 +20,8 @@ HEADERS = {"accept": "*/*", "accept-encoding": "identity", "connection": "keep-a
 class StreamClient:
     """A client of one target, for any number of exchanges at a time.
 
-    connection: "new" opens one for each exchange; "reused" keeps them for the next, which takes the one that became
-    idle last. `lane` gives a client with kept connections of its own: one user, one connection.
+    connection: "new" opens one for each exchange; "reused" keeps them for the next, whosever it is, which takes the one
+    that became idle last; "fixed" keeps them too, but each `lane` has its own.
     No redirects are followed, nothing is retried, no proxy is taken from the environment, no content coding is
     asked for.
 
@@ -34,13 +36,14 @@ class StreamClient:
         headers: Mapping[str, str] | None = None,
         ca: str | None = None,
         insecure: bool = False,
-        connection: Literal["new", "reused"] = "new",
+        connection: Literal["new", "reused", "fixed"] = "new",
         timeouts: Timeouts | None = None,
     ) -> None:
         self._target = Target(base_url, {**HEADERS, **(headers or {})})
         self._clock = clock
         self._stamps = Stamps(clock)
-        self._keeps = connection == "reused"
+        self._shared = connection != "fixed"
+        self._keeps = connection != "new"
         self._dialer = Dialer(
             self._target.host,
             self._target.port,
@@ -50,12 +53,18 @@ class StreamClient:
         self.timeouts = timeouts if timeouts is not None else Timeouts()
         self._pool = Pool(self._dialer, self._stamps, keeps=self._keeps)
 
-    def lane(self) -> StreamClient:
-        """A client like this one, with connections of its own; it must be closed for itself, before this one."""
-        lane = object.__new__(StreamClient)
-        lane.__dict__ |= self.__dict__
+    @asynccontextmanager
+    async def lane(self) -> AsyncIterator[StreamClient]:
+        """The client as one user has it: this one, or, where connections are fixed, one with connections of its own."""
+        if self._shared:
+            yield self
+            return
+        lane = copy(self)
         lane._pool = Pool(self._dialer, self._stamps, keeps=self._keeps)
-        return lane
+        try:
+            yield lane
+        finally:
+            lane._pool.close()
 
     async def __aenter__(self) -> Self:
         return self

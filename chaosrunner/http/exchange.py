@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
-from chaosrunner.http.coding import decoder
+from chaosrunner.http.coding import OnData, decoder
 from chaosrunner.http.errors import FirstByteTimeout, TransportError
 from chaosrunner.http.headers import Headers
 from chaosrunner.http.wait import Wait
@@ -28,7 +28,7 @@ class Receiver(Protocol):
     def data(self, at: float, data: bytes, exact: bool) -> bool:
         """All that one receive brought of the body, transfer and content coding removed; `exact`: `at` is the kernel's.
 
-        False: read no more.
+        False: read no more. Looked up once, after `headers`.
         """
 
 
@@ -36,7 +36,7 @@ class Carrier(Protocol):
     """Takes one exchange to the wire and back, by one of the ways that there are."""
 
     async def start(self, exchange: Exchange) -> None:
-        """Find a connection and send; what comes back goes to the exchange's `came`, `on_data`, `complete`, `fail`.
+        """Find a connection and send; what comes back goes to the exchange's `came`, `complete` and `fail`.
 
         Raises TransportError.
         """
@@ -112,7 +112,6 @@ class Exchange:
         "ended_properly",
         "exact",
         "headers",
-        "on_data",
         "opened",
         "remote",
         "reused",
@@ -133,8 +132,6 @@ class Exchange:
         self.timeouts = timeouts
         self.timings = Timings()
         self.wait: Wait
-        self.on_data: Callable[[float, bytes, bool], bool]
-        """Where a carrier brings the body."""
         self.status: int | None = None
         self.headers: Mapping[str, str] = {}
         self.connection: str | None = None
@@ -154,7 +151,7 @@ class Exchange:
 
     async def push(self, receiver: Receiver) -> None:
         """Send, and give the receiver all that comes, until it ends. Cancelled or failing, it leaves no socket."""
-        self._receiver, self.on_data = receiver, receiver.data
+        self._receiver = receiver
         self._begin()
         try:
             await self._carrier.start(self)
@@ -173,13 +170,15 @@ class Exchange:
         """End a pushed exchange at once, whatever it is about; `push` raises the error, or returns without one."""
         if not self._over:
             self._error = error
+            if error is not None:
+                self.timings.ended = error.at
             self._leave()
             self.wait.fail(_Stopped())
 
     async def __aenter__(self) -> Self:
         self._begin()
         self._reads = reads = _Reads(self._carrier, self.wait)
-        self._receiver, self.on_data = reads, reads.data
+        self._receiver = reads
         limit, deadline = self.timeouts.first_byte, None
         try:
             await self._carrier.start(self)
@@ -220,14 +219,15 @@ class Exchange:
 
     # --- for carriers ---
 
-    def came(self, at: float, status: int, headers: Headers) -> None:
-        """Status and headers are there."""
+    def came(self, at: float, status: int, headers: Headers) -> OnData:
+        """Status and headers are there; returns where the body goes."""
         self.timings.headers = at
         self.status, self.headers = status, headers
+        self._receiver.headers(at, status, headers)
         if self._decodes and "content-encoding" in headers:
             # Nobody asked for a content coding, yet some servers and proxies compress all the same.
-            self.on_data = decoder(headers["content-encoding"], self.on_data)
-        self._receiver.headers(at, status, headers)
+            return decoder(headers["content-encoding"], self._receiver.data)
+        return self._receiver.data
 
     def complete(self, at: float, *, properly: bool | None) -> None:
         """The answer has ended; `properly` as in `ended_properly`."""

@@ -24,8 +24,8 @@ _LINE = re.compile(rb"\r?\n")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n")
 _SIZE_BEGUN = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(?:;[^\r\n]*)?\r?")
 
-OnHeaders = Callable[[float, int, Headers], None]
 OnData = Callable[[float, bytes, bool], bool]
+OnHeaders = Callable[[float, int, Headers], OnData]
 """As in `chaosrunner.http.exchange.Receiver`."""
 State = Literal["head", "chunked", "trailers", "counted", "until_close", "complete"]
 
@@ -42,19 +42,19 @@ class Http1Response:
         "_bodiless",
         "_interim",
         "_left",
+        "_on_data",
+        "_on_headers",
         "_rest",
         "_state",
         "exact",
         "keep_alive",
-        "on_data",
-        "on_headers",
         "stopped",
     )
 
-    def __init__(self, on_headers: OnHeaders, on_data: OnData, *, bodiless: bool) -> None:
-        """`bodiless`: it answers HEAD. `on_headers` is called once, and may change `on_data`."""
-        self.on_headers = on_headers
-        self.on_data = on_data
+    def __init__(self, on_headers: OnHeaders, *, bodiless: bool) -> None:
+        """`bodiless`: it answers HEAD. `on_headers` is called once, and says where the body goes."""
+        self._on_headers = on_headers
+        self._on_data: OnData
         self._bodiless = bodiless
         self._state: State = "head"
         self._rest = b""
@@ -67,7 +67,7 @@ class Http1Response:
         self.keep_alive = False
         """Once complete: whether the connection may serve again."""
         self.stopped = False
-        """`on_data` has said that it wants no more."""
+        """Whoever takes the body wants no more of it."""
 
     @property
     def begun(self) -> bool:
@@ -140,7 +140,7 @@ class Http1Response:
                 raise StreamCut("short_body", f"peer closed the connection {self._left} bytes before the body's end")
 
     def _give(self, at: float, data: bytes, exact: bool) -> None:
-        if not self.on_data(at, data, exact):
+        if not self._on_data(at, data, exact):
             self.stopped = True
 
     # --- status line and header fields ---
@@ -161,7 +161,7 @@ class Http1Response:
             position = end.end()
             if status >= 200:
                 self._frame(status, headers, version)
-                self.on_headers(at, status, headers)
+                self._on_data = self._on_headers(at, status, headers)
                 return position
             if status == 101:
                 raise NoResponse("HTTP 101: the peer changes to a protocol that nobody asked for")

@@ -7,7 +7,6 @@ from chaosrunner.http.dial import Dialer
 from chaosrunner.http.errors import ConnectReset, NoResponse, TransportError
 from chaosrunner.http.exchange import Exchange
 from chaosrunner.http.failures import after_headers, before_headers
-from chaosrunner.http.headers import Headers
 from chaosrunner.http.http1 import Http1Response
 from chaosrunner.http.stamps import Stamps
 
@@ -71,7 +70,7 @@ class Http1Carrier:
 
     async def start(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._response = Http1Response(self._headers, exchange.on_data, bodiless=self._bodiless)
+        self._response = Http1Response(exchange.came, bodiless=self._bodiless)
         self._connection = connection = await self._pool.take(exchange)
         exchange.timings.requested = self._pool.now() if exchange.reused else exchange.opened
         connection.owner = self
@@ -130,7 +129,3 @@ class Http1Carrier:
         if self._exchange.reused and not self._response.begun and isinstance(failure, ConnectReset | NoResponse):
             failure.stale = True
         self._exchange.fail(at, failure)
-
-    def _headers(self, at: float, status: int, headers: Headers) -> None:
-        self._exchange.came(at, status, headers)
-        self._response.on_data = self._exchange.on_data

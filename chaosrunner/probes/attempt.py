@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import anyio
 
-from chaosrunner.http import Exchange, FirstByteTimeout, StreamClient, TransportError
+from chaosrunner.http import Exchange, FirstByteTimeout, Headers, StreamClient, TransportError
 from chaosrunner.probes.dialects import Dialect
 from chaosrunner.probes.judge import Limit, Seen, judge
 from chaosrunner.probes.self_check import LoopWatch
@@ -17,6 +19,9 @@ from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import SUCCESSES
 from chaosrunner.timeline.redact import Redactor, mask_schemes, sensitive_values
 from chaosrunner.timeline.rows import Emit, Request, RequestHeaders, RequestSent
+
+SOONEST = 0.01
+"""Seconds: the resolution of time limits."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Attempts:
 
     async def send(self, client: StreamClient, planned: Planned, expect: Expect | None = None) -> Request:
         """Send, read to the end, judge. A cancelled request has its row too, before the cancellation goes on."""
-        attempt = _Attempt(self._spec, self._dialect, client, planned, self._clock)
+        attempt = _Attempt(self._spec, self._dialect, client, planned, self._clock, self._emit)
         self._emit(
             RequestSent(
                 at=attempt.sent,
@@ -56,7 +61,7 @@ class Attempts:
             )
         )
         try:
-            await attempt.run(self._emit)
+            await attempt.run()
         except anyio.get_cancelled_exc_class():
             attempt.cancelled = True
             self._emit(attempt.row(self._watch, self._redactor, expect))
@@ -67,15 +72,21 @@ class Attempts:
 
 
 class _Attempt:
-    def __init__(self, spec: ProbeSpec, dialect: Dialect, client: StreamClient, planned: Planned, clock: Clock) -> None:
+    """One request; receiver of its own exchange."""
+
+    def __init__(
+        self, spec: ProbeSpec, dialect: Dialect, client: StreamClient, planned: Planned, clock: Clock, emit: Emit
+    ) -> None:
         self._spec = spec
         self._dialect = dialect
         self._planned = planned
         self._clock = clock
+        self._emit = emit
         self._exchange: Exchange = client.stream(
             planned.method, planned.path, content=planned.content, headers=planned.headers
         )
         self._transcript = Transcript(dialect, "events" if spec.streams else "whole", record_chunks=spec.record_chunks)
+        self.data: Callable[[float, bytes, bool], bool] = self._transcript.feed
         self._transport: TransportError | None = None
         self._limit: Limit | None = None
         self._pod: str | None = None
@@ -83,85 +94,85 @@ class _Attempt:
         """None: not ended, or cancelled, which is an end at once."""
         self.sent = clock.now()
         self.cancelled = False
+        self._timer: asyncio.TimerHandle
 
-    async def run(self, emit: Emit) -> None:
-        # A scope's deadline is on the loop's clock, which runs like ours.
-        shift = anyio.current_time() - self._clock.now()
-        total = self.sent + self._spec.limits.total
-        deadline: float = total
-        limit: Limit | Literal["cancel"] = "total"
-        if (cancel := self._planned.cancel_after) is not None and cancel.time is not None:
-            deadline, limit = min((deadline, limit), (self.sent + cancel.time, "cancel"))
-        last = self.sent
+    async def run(self) -> None:
         exchange, transcript = self._exchange, self._transcript
+        self._look_again_in(self._next_limit()[0] - self._clock.now())
         try:
-            with anyio.CancelScope(deadline=deadline + shift) as scope:
-                async with exchange:
-                    transcript = self._headers_came(emit)
-                    assert exchange.timings.headers is not None
-                    last = exchange.timings.headers
-                    deadline, limit = self._next_limit(last, total)
-                    scope.deadline = deadline + shift
-                    async for last, data in exchange:
-                        if not transcript.feed(last, data) or self._is_cut_short():
-                            break
-                        # A limit that has passed stays, although a last read may yet be taken.
-                        if not scope.cancel_called:
-                            deadline, limit = self._next_limit(last, total)
-                            scope.deadline = deadline + shift
+            await exchange.push(self)
         except TransportError as error:
             self._transport = error
-        if scope.cancelled_caught:
-            if limit == "cancel":
-                self.cancelled = True
-            else:
-                self._limit = limit
-            self._ended = max(deadline, last)
-        else:
-            self._ended = exchange.timings.ended or last
-        transcript.end()
+        finally:
+            self._timer.cancel()
+        if self._ended is None:
+            self._ended = exchange.timings.ended or transcript.last_byte or exchange.timings.headers or self.sent
+        self._transcript.end()
 
-    def _headers_came(self, emit: Emit) -> Transcript:
-        exchange = self._exchange
-        assert exchange.status is not None
-        assert exchange.timings.headers is not None
+    def headers(self, at: float, status: int, headers: Headers) -> None:
         if self._spec.pod_header is not None:
-            self._pod = exchange.headers.get(self._spec.pod_header)
-        emit(
-            RequestHeaders(
-                at=exchange.timings.headers,
-                request=self._planned.id,
-                status=exchange.status,
-                pod=self._pod,
-                remote=exchange.remote,
-            )
+            self._pod = headers.get(self._spec.pod_header)
+        self._emit(
+            RequestHeaders(at=at, request=self._planned.id, status=status, pod=self._pod, remote=self._exchange.remote)
         )
-        if exchange.status >= 300:
-            self._transcript = Transcript(self._dialect, "raw")
-        return self._transcript
-
-    def _is_cut_short(self) -> bool:
-        """Whether the plan has the request cancelled now, having had so many chunks."""
         cancel = self._planned.cancel_after
-        if cancel is None or cancel.chunks is None or self._transcript.content_chunks < cancel.chunks:
-            return False
-        self.cancelled = True
-        return True
+        if status >= 300:
+            self._transcript = Transcript(self._dialect, "raw")
+            self.data = self._transcript.feed
+        elif cancel is not None and cancel.chunks is not None:
+            self.data = self._feed_and_count
 
-    def _next_limit(self, at: float, total: float) -> tuple[float, Limit | Literal["cancel"]]:
-        """The limit that passes first if nothing more comes after `at`, and when."""
-        limits, transcript = self._spec.limits, self._transcript
-        due: list[tuple[float, Limit | Literal["cancel"]]] = [(total, "total")]
+    def _feed_and_count(self, at: float, data: bytes, exact: bool) -> bool:
+        """Take one read; the plan has the request cancelled now, if it has had so many chunks."""
+        cancel = self._planned.cancel_after
+        assert cancel is not None
+        assert cancel.chunks is not None
+        goes_on = self._transcript.feed(at, data, exact)
+        if self._transcript.content_chunks >= cancel.chunks:
+            self.cancelled = True
+            return False
+        return goes_on
+
+    # --- time limits: a timer that computes, when it fires, whether one has passed, so that reads cost nothing ---
+
+    def _look_again_in(self, seconds: float) -> None:
+        """Set the timer, early enough that no limit which begins meanwhile passes unseen."""
+        limits = self._spec.limits
+        shortest = min(limits.first_byte, limits.byte_idle, limits.token_idle, limits.linger)
+        self._timer = asyncio.get_running_loop().call_later(min(seconds, max(shortest, SOONEST)), self._look)
+
+    def _look(self) -> None:
+        due, limit = self._next_limit()
+        left = due - self._clock.now()
+        if left > 0:
+            self._look_again_in(left)
+            return
+        self._ended = due
+        if limit == "cancel":
+            self.cancelled = True
+        elif limit == "first_byte":
+            self._transport = FirstByteTimeout(f"no headers within {self._spec.limits.first_byte:g} s")
+        else:
+            self._limit = limit
+        self._exchange.stop()
+
+    def _next_limit(self) -> tuple[float, Limit | Literal["cancel", "first_byte"]]:
+        """The limit that passes first if nothing more comes, and when."""
+        limits, transcript, timings = self._spec.limits, self._transcript, self._exchange.timings
+        due: list[tuple[float, Limit | Literal["cancel", "first_byte"]]] = [(self.sent + limits.total, "total")]
         if (cancel := self._planned.cancel_after) is not None and cancel.time is not None:
             due.append((self.sent + cancel.time, "cancel"))
-        if self._spec.streams:
-            if transcript.settled is not None:
-                due.append((transcript.settled + limits.linger, "linger"))
-            else:
-                due.append((at + limits.byte_idle, "byte_idle"))
-                if transcript.finish_reason is None or transcript.unfinished:
-                    since = transcript.last_token or self._exchange.timings.headers or at
-                    due.append((since + limits.token_idle, "token_idle"))
+        if not self._spec.streams:
+            return min(due)
+        if timings.headers is None:
+            if timings.requested is not None:
+                due.append((timings.requested + limits.first_byte, "first_byte"))
+        elif transcript.settled is not None:
+            due.append((transcript.settled + limits.linger, "linger"))
+        else:
+            due.append(((transcript.last_byte or timings.headers) + limits.byte_idle, "byte_idle"))
+            if transcript.finish_reason is None or transcript.unfinished:
+                due.append(((transcript.last_token or timings.headers) + limits.token_idle, "token_idle"))
         return min(due)
 
     def row(self, watch: LoopWatch, redactor: Redactor, expect: Expect | None) -> Request:
@@ -198,6 +209,7 @@ class _Attempt:
             connection=exchange.connection,
             opened=exchange.opened,
             reused=exchange.reused,
+            stale=self._transport is not None and self._transport.stale,
             size=transcript.size,
             events=transcript.events,
             comments=transcript.comments,
@@ -206,7 +218,7 @@ class _Attempt:
             content_reads=transcript.content_reads,
             at_once=transcript.at_once,
             largest_gap=transcript.largest_gap,
-            exact=transcript.exact,
+            exact=exchange.exact is True,
             expected_tokens=self._planned.expected_tokens,
             limit="first_byte" if isinstance(self._transport, FirstByteTimeout) else self._limit,
             error=mask_schemes(redactor.text(text)) if text else None,

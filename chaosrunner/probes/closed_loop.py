@@ -23,22 +23,20 @@ async def closed_loop(spec: ProbeSpec, attempts: Attempts, clock: Clock, stop: a
     """Keep `spec.concurrency` requests in flight until `stop` is set; return when the last of them has ended."""
     maker = RequestMaker(spec)
     number = 0
-    clients = [spec.make_client(clock) for _ in range(spec.concurrency)]
-
     async def work(worker: int) -> None:
         nonlocal number
         backoff = 0.0
         with anyio.move_on_after(spec.ramp * worker / spec.concurrency):
             await stop.wait()
-        async with clients[worker] as client:
+        async with client.lane() as lane:
             while not stop.is_set():
                 number += 1
                 planned = maker.make(number, worker)
-                request = await attempts.send(client, planned)
+                request = await attempts.send(lane, planned)
                 backoff = 0.0 if request.outcome in GOOD else min(max(FIRST_BACKOFF, 2 * backoff), LAST_BACKOFF)
                 with anyio.move_on_after(max(planned.pause, backoff)):
                     await stop.wait()
 
-    async with anyio.create_task_group() as workers:
+    async with spec.make_client(clock) as client, anyio.create_task_group() as workers:
         for worker in range(spec.concurrency):
             workers.start_soon(work, worker)

@@ -58,12 +58,13 @@ class _OpenLoop:
         self._clock = clock
         self._watch = watch
         self._stop = stop
+        self._client = spec.make_client(clock)
         self._maker = RequestMaker(spec)
         self._idle: list[_User] = []
         self._in_flight = 0
 
     async def run(self) -> None:
-        async with anyio.create_task_group() as users:
+        async with self._client, anyio.create_task_group() as users:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._send_all, users)
                 await self._stop.wait()
@@ -96,10 +97,10 @@ class _OpenLoop:
     async def _serve(self, planned: Planned) -> None:
         user = _User()
         next_one: Planned | None = planned
-        async with self._spec.make_client(self._clock) as client:
+        async with self._client.lane() as lane:
             while next_one is not None:
                 try:
-                    await self._attempts.send(client, next_one)
+                    await self._attempts.send(lane, next_one)
                 finally:
                     self._in_flight -= 1
                 if self._stop.is_set():

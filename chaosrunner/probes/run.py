@@ -38,6 +38,5 @@ async def run_probe(
             if spec.open is None:
                 await closed_loop(spec, attempts, clock, stop)
             else:
-                spec.make_client(clock)  # a bad URL or CA file is told now, not with the first request
                 await open_loop(spec, spec.open, attempts, emit, clock, watch, stop)
         group.cancel_scope.cancel()

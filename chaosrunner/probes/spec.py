@@ -45,11 +45,6 @@ class Limits:
     linger: float = 5.0
     """How long the body may take to end once `[DONE]`, the terminal event or an error has come."""
 
-    @property
-    def shortest(self) -> float:
-        """The shortest of those that begin after sending, but at least 10 ms: how often a request looks at them."""
-        return max(0.01, min(self.first_byte, self.byte_idle, self.token_idle, self.total, self.linger))
-
 
 @dataclass(frozen=True)
 class CancelAfter:
@@ -159,7 +154,7 @@ class ProbeSpec:
     """Seconds by which a pause is shorter or longer at most, drawn by the request's number."""
     ramp: float = 0.0
     """Seconds over which the workers begin, at equal distances."""
-    connection: Literal["new", "reused"] = "new"
+    connection: Literal["new", "reused", "fixed"] = "new"
     limits: Limits = Limits()
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     api_key: str | None = field(default=None, repr=False)

@@ -219,6 +219,9 @@ class Request(Base, tag_field="kind", tag="request"):
     opened: float | None = None
     """When the connection was opened."""
     reused: bool | None = None
+    stale: bool = False
+    """The connection was kept from an earlier request and ended before any byte of an answer: the peer may have closed
+    it before it saw the request."""
     size: int = 0
     """Bytes of the body."""
     events: int = 0
@@ -235,7 +238,8 @@ class Request(Base, tag_field="kind", tag="request"):
     largest_gap: float | None = None
     """Largest time between two chunks with content, seconds; kept although `chunks` may be dropped."""
     exact: bool = False
-    """True where receive times are the kernel's."""
+    """True where all receive times of headers and body are the kernel's, which do not age while the prober is busy;
+    else some are the event loop's. (The end of a connection has no kernel time.)"""
     expected_tokens: int | None = None
     limit: str | None = None
     """Our own time limit that ended it, where one did: first_byte, byte_idle, token_idle, total, linger."""

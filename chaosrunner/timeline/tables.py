@@ -53,6 +53,7 @@ REQUEST_SCHEMA = pa.schema(
         ("connection", pa.string()),
         ("opened", pa.float64()),
         ("reused", pa.bool_()),
+        ("stale", pa.bool_()),
         ("size", pa.int64()),
         ("events", pa.int64()),
         ("comments", pa.int64()),
@@ -76,7 +77,7 @@ EVENT_SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.float64()), ("kind", pa.
 
 _DEFAULTS = {
     "shape": "", "once": False, "cancel_planned": False, "done": False, "ended_properly": False,
-    "size": 0, "events": 0, "comments": 0, "exact": False, "first_token_exact": False,
+    "size": 0, "events": 0, "comments": 0, "exact": False, "first_token_exact": False, "stale": False,
     "content_chunks": 0, "content_reads": 0, "at_once": 0,
 }  # fmt: skip
 """What an absent field means (rows leave defaults out); null elsewhere."""
