@@ -38,6 +38,7 @@ from chaosrunner.analysis.placement import UNPLACED
 from chaosrunner.analysis.requests import COLUMNS, OUTCOMES, Requests
 from chaosrunner.analysis.scope import restarts
 from chaosrunner.analysis.spans import evidence
+from chaosrunner.analysis.throughput import throughput
 from chaosrunner.analysis.verdict import EXIT_CODES, check, verdict
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.rows import Row
@@ -101,6 +102,7 @@ def facts(picture: Picture) -> Facts:
         latency=aggregate.latency_table(requests, ended),
         goodput={name: goodput(picture, name, mask) for name, mask in masks.items()},
         good_share={name: good_share(picture, mask) for name, mask in masks.items()},
+        throughput=throughput(picture),
         replacements=found,
         recovery=recovery.recovery(picture, found),
         disruptions=disruptions.disruptions(picture),
@@ -290,11 +292,19 @@ def _prober(picture: Picture) -> ProberFacts:
     mine = ~requests.once
     faults = int(np.count_nonzero(requests.is_outcome(Outcome.PROBER_FAULT) & mine))
     total = int(np.count_nonzero(mine))
+    late = requests.send_lag[mine & ~np.isnan(requests.send_lag) & ~requests.is_outcome(Outcome.NOT_SENT)]
+    late.sort()
+    answered = mine & ~np.isnan(requests.headers)
+    chunks = float(np.nansum(requests.content_chunks[mine]))
     return ProberFacts(
         lag_p99=aggregate.nearest_rank(lags, 99),
         lag_max=float(lags[-1]) if len(lags) else None,
         faults=faults,
         faults_share=faults / total if total else None,
+        send_lag_p99=aggregate.nearest_rank(late, 99),
+        send_lag_max=float(late[-1]) if len(late) else None,
+        exact_share=float(requests.exact[answered].mean()) if answered.any() else None,
+        bounded_share=1 - float(np.nansum(requests.content_reads[mine])) / chunks if chunks else None,
     )
 
 

@@ -376,6 +376,27 @@ class ProberFacts(Fact):
     faults: int
     faults_share: float | None
     """prober_fault / all requests, probe-once apart."""
+    send_lag_p99: float | None
+    send_lag_max: float | None
+    """Lateness of sending against the schedule, seconds; None in closed-loop load, which has none."""
+    exact_share: float | None
+    """Requests with headers whose receive times are all the kernel's / requests with headers."""
+    bounded_share: float | None
+    """Chunks that came in one read with a later one, so that their times are upper bounds / all chunks."""
+
+
+class Throughput(Fact):
+    """Over the part of the run with traffic: from the first sending to the last end. Rates are per second."""
+
+    seconds: float | None
+    requests: float | None
+    """Requests that count and were sent."""
+    successes: float | None
+    tokens: float | None
+    """Completion tokens of successes; None where some success did not tell its usage."""
+    in_flight_mean: float | None
+    """Mean number in flight: the sum of all durations over `seconds` (J. D. C. Little, Operations Research 9, 1961)."""
+    in_flight_max: int
 
 
 class SkewFacts(Fact):
@@ -409,6 +430,7 @@ class Facts(Fact):
     goodput: dict[str, float | None]
     """Phase or `all` -> good requests a second; None where no SLO is given."""
     good_share: dict[str, Estimate | None]
+    throughput: Throughput
     replacements: list[Replacement]
     recovery: Recovery
     disruptions: list[Disruption]
