@@ -14,6 +14,7 @@ from chaosrunner.probes.dialects import Dialect
 from chaosrunner.probes.judge import Limit, Seen, judge
 from chaosrunner.probes.self_check import LoopWatch
 from chaosrunner.probes.spec import Planned, ProbeSpec
+from chaosrunner.probes.tap import Tap, Tapped
 from chaosrunner.probes.transcript import Transcript
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import SUCCESSES
@@ -47,7 +48,9 @@ class Attempts:
         self._dialect: Dialect = spec.make_dialect()
         self._redactor = Redactor({spec.api_key or "", *sensitive_values(spec.headers)})
 
-    async def send(self, client: StreamClient, planned: Planned, expect: Expect | None = None) -> Request:
+    async def send(
+        self, client: StreamClient, planned: Planned, expect: Expect | None = None, tap: Tap | None = None
+    ) -> Request:
         """Send, read to the end, judge. A cancelled request has its row too, before the cancellation goes on."""
         attempt = _Attempt(self._spec, self._dialect, client, planned, self._clock, self._emit)
         self._emit(
@@ -61,7 +64,7 @@ class Attempts:
             )
         )
         try:
-            await attempt.run()
+            await attempt.run(tap)
         except anyio.get_cancelled_exc_class():
             attempt.cancelled = True
             self._emit(attempt.row(self._watch, self._redactor, expect))
@@ -96,11 +99,11 @@ class _Attempt:
         self.cancelled = False
         self._timer: asyncio.TimerHandle
 
-    async def run(self) -> None:
+    async def run(self, tap: Tap | None) -> None:
         exchange, transcript = self._exchange, self._transcript
         self._look_again_in(self._next_limit()[0] - self._clock.now())
         try:
-            await exchange.push(self)
+            await exchange.push(self if tap is None else Tapped(self, tap))
         except TransportError as error:
             self._transport = error
         finally:
@@ -108,6 +111,8 @@ class _Attempt:
         if self._ended is None:
             self._ended = exchange.timings.ended or transcript.last_byte or exchange.timings.headers or self.sent
         self._transcript.end()
+        if tap is not None:
+            tap.ended(self._ended, exchange.ended_properly, self._transport)
 
     def headers(self, at: float, status: int, headers: Headers) -> None:
         if self._spec.pod_header is not None:
