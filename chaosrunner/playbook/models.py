@@ -29,6 +29,7 @@ from chaosrunner.playbook.base import (
     reader,
 )
 from chaosrunner.playbook.expressions import ANSWERS, OUTCOMES, Expression, parse, suggest
+from chaosrunner.playbook.loads import CancelAfter, Closed, Load
 from chaosrunner.playbook.secret import Secret
 from chaosrunner.timeline.redact import is_sensitive
 
@@ -90,6 +91,14 @@ class Message(Model):
     """Text, or content parts as the API takes them."""
 
 
+def _one_text(of: TextRequest | Shape) -> bool:
+    """Whether it says what is sent; raises a mistake where it says so twice."""
+    given = [name for name in ("prompt", "messages", "prompts") if getattr(of, name) is not None]
+    if len(given) > 1:
+        raise mistake(f"{' and '.join(given)} exclude each other")
+    return bool(given)
+
+
 class TextRequest(Model):
     """What requests to all APIs of language models have in common."""
 
@@ -101,16 +110,25 @@ class TextRequest(Model):
     """The prompt (in chat: the one user message). `{{ nonce }}` differs in each request and defeats prefix caches."""
     messages: list[Message] | None = Field(default=None, min_length=1)
     """The messages of a chat, instead of `prompt`."""
+    prompts: FilePath | None = None
+    """File of prompts, instead of `prompt`: one a line, or (`.jsonl`) JSON lines with prompt or messages, and
+    max_tokens. They are taken in turn; relative to the file that names it."""
+    unique: bool = True
+    """Whether a prompt that does not name `{{ nonce }}` gets it in front. Without, prefix caches may help."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; the server's default where absent."""
     body: dict[str, Any] = Field(default_factory=dict)
     """More fields for the body of the request."""
 
     @model_validator(mode="after")
-    def _one_text(self) -> Self:
-        if self.prompt is not None and self.messages is not None:
-            raise mistake("prompt and messages exclude each other")
+    def _text_once(self) -> Self:
+        _one_text(self)
         return self
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it says itself what is sent."""
+        return _one_text(self)
 
     @property
     def is_chat(self) -> bool:
@@ -255,23 +273,6 @@ class Http(Model):
     expect: HttpExpect = HttpExpect()
 
 
-class Closed(Model):
-    """A fixed number of users, each sending its next request when the last one ended."""
-
-    concurrency: int = Field(ge=1, le=10_000)
-    """Requests in flight."""
-    pause: Duration = 0.0
-    """Time between the end of a request and the next of the same user."""
-    ramp: Duration = 0.0
-    """Time over which the users begin, one after the other at equal distances. Streams of one length that begin
-    together also end together, and a fault just then finds none to hit."""
-
-
-class Load(Model):
-    closed: Closed
-    """Closed loop."""
-
-
 class Timeouts(Model):
     connect: PositiveDuration = 10.0
     """Longest TCP and TLS handshake."""
@@ -302,6 +303,20 @@ class Slo(Model):
         return all(value is None for value in (self.ttft, self.tpot, self.e2e, self.chunk_gap))
 
 
+HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+
+
+def _text_headers(headers: dict[str, str]) -> dict[str, str]:
+    for name in headers:
+        if is_sensitive(name):
+            raise mistake(f"{name} is a credential, which no playbook holds", "give it in the drill's endpoint.headers")
+    return headers
+
+
+TextHeaders = Annotated[dict[HeaderName, str], AfterValidator(_text_headers)]
+"""Header name to text, in which `{{ nonce }}` and the like are filled in for each request."""
+
+
 class Shape(Model):
     """One class of requests in a mix; what it leaves out is taken from the probe."""
 
@@ -313,12 +328,28 @@ class Shape(Model):
     """Instead of the probe's prompt."""
     messages: list[Message] | None = Field(default=None, min_length=1)
     """Instead of the probe's messages."""
+    prompts: FilePath | None = None
+    """File of prompts, instead of the probe's."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Instead of the probe's."""
     min_tokens: int | None = Field(default=None, ge=0)
     """Instead of the probe's."""
     body: dict[str, Any] = Field(default_factory=dict)
     """More fields for the body; they replace the probe's."""
+    headers: TextHeaders = Field(default_factory=dict)
+    """More request headers; they replace the probe's."""
+    cancel_after: CancelAfter | None = None
+    """Instead of the probe's."""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it says itself what is sent."""
+        return _one_text(self)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Shape:
+        _one_text(self)
+        return self
 
 
 PROBE_KINDS = ("openai", "anthropic", "sse", "json_lines", "http")
@@ -351,6 +382,11 @@ class Probe(Model):
     """Whether an answer must have exactly `max_tokens` tokens; others are `wrong_length`."""
     record_chunks: bool = True
     """Whether the receive time of every chunk is recorded; without them chunk_gap percentiles are absent."""
+    headers: TextHeaders = Field(default_factory=dict)
+    """Headers of each request, beside the endpoint's: a tenant, a routing strategy. `{{ worker }}` is the user's
+    number in a closed loop."""
+    cancel_after: CancelAfter | None = None
+    """Cancels requests in mid-stream. They are in no rate: what is drilled is what the service does next."""
     mix: list[Shape] | None = Field(default=None, min_length=1)
     """Several classes of requests in one load (openai and anthropic only)."""
 
@@ -370,13 +406,15 @@ class Probe(Model):
             raise mistake("fixed_length belongs to openai probes")
         if self.openai is not None and self.openai.api == "responses" and self.fixed_length:
             raise mistake("fixed_length belongs to completions and chat")
+        if self.http is not None and self.cancel_after is not None and self.cancel_after.chunks is not None:
+            raise mistake("an answer that is no stream has no chunks", "write cancel_after: {time: ...}")
         if self.text is None:
             if self.mix is not None:
                 raise mistake("mix belongs to openai and anthropic probes")
             return self
         shapes = self.mix or []
-        texts = [shape.prompt is not None or shape.messages is not None for shape in shapes] or [False]
-        if self.text.prompt is None and self.text.messages is None and not all(texts):
+        texts = [shape.has_text for shape in shapes] or [False]
+        if not self.text.has_text and not all(texts):
             raise mistake("nothing to send: prompt is missing", 'like prompt: "Count from {{ nonce }}."')
         if len({shape.name for shape in shapes}) < len(shapes):
             raise mistake("two shapes of the mix have the same name")
@@ -729,7 +767,7 @@ def _hide(headers: Any) -> Any:
 
 
 Headers = Annotated[
-    dict[Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")], HeaderValue],
+    dict[HeaderName, HeaderValue],
     reader(_hide),
 ]
 """Header name to text, or to a credential; text under a name like Authorization counts as a credential."""

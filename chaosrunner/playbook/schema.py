@@ -12,6 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from chaosrunner.playbook.base import Quantity
 from chaosrunner.playbook.expressions import Expression
+from chaosrunner.playbook.loads import CancelAfter, Load
 from chaosrunner.playbook.models import (
     PROBE_KINDS,
     STEPS,
@@ -32,6 +33,8 @@ _REFERENCE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"}
 _ONE_OF: dict[type[BaseModel], tuple[str, ...]] = {
     Step: STEPS,
     Probe: PROBE_KINDS,
+    Load: ("closed", "open"),
+    CancelAfter: ("chunks", "time"),
     Terminal: ("data", "event", "eof"),
     LineTerminal: ("fields", "data", "eof"),
     PodSource: ("selector", "node", "expression"),

@@ -53,6 +53,9 @@ class Probe(msgspec.Struct, kw_only=True, omit_defaults=True):
     warm_streams: int = 3
     """N of the warm rule."""
     concurrency: int | None = None
+    """Requests in flight of a closed loop."""
+    load: str | None = None
+    """How much was sent, in words."""
     pod_header: str | None = None
 
 
