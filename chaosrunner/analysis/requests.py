@@ -28,11 +28,11 @@ _COUNTED = [outcome not in OUTSIDE_RATES for outcome in Outcome]
 
 _FLOATS = (
     "sent", "at", "scheduled", "headers", "first_token", "first_answer", "last_token", "largest_gap", "tokens",
-    "content_chunks", "content_reads",
+    "content_chunks", "content_reads", "at_once", "last_byte",
 )  # fmt: skip
 _INTS = ("id", "status")
 _FLAGS = ("once", "exact", "success", "counted")
-_CODES = ("probe", "shape", "pod", "remote")
+_CODES = ("probe", "shape", "pod", "remote", "limit")
 _TEXTS = ("request", "error", "expected")
 COLUMNS = ("outcome", "once", "exact", "chunks", *_TEXTS, *_FLOATS, *_INTS, *_CODES)
 """Columns that the analysis reads of a recording's request table."""
@@ -136,7 +136,10 @@ class Requests:
         self._columns["id"] = np.array(table["id"].to_numpy(), dtype=np.int64)
         self._columns["status"] = np.array(table["status"].fill_null(NONE).to_numpy(), dtype=np.int64)
         for name in _CODES:
-            self._columns[name] = self.vocabulary[name].encode(table[name])
+            if name in table.column_names:
+                self._columns[name] = self.vocabulary[name].encode(table[name])
+            else:
+                self._columns[name] = np.full(self._size, NONE, dtype=np.int32)
         outcomes = Vocabulary()
         local = outcomes.encode(table["outcome"])
         unknown = [word for word in outcomes.words if word not in _OUTCOME_CODES]
@@ -195,6 +198,20 @@ class Requests:
     @property
     def largest_gap(self) -> Floats:
         return self._column("largest_gap")
+
+    @property
+    def last_byte(self) -> Floats:
+        return self._column("last_byte")
+
+    @property
+    def at_once(self) -> Floats:
+        """Chunks with content that came less than 1 ms after the one before; NaN where an older version wrote none."""
+        return self._column("at_once")
+
+    @property
+    def by_our_limit(self) -> Mask:
+        """Those that a time limit of the probe ended."""
+        return np.asarray(self._column("limit") != NONE)
 
     @property
     def tokens(self) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaosrunner.analysis.facts import Facts, Finding
-from chaosrunner.analysis.findings import containers, evictions, leaving, nodes, observation, service
+from chaosrunner.analysis.findings import containers, evictions, leaving, nodes, observation, path, service
 from chaosrunner.analysis.picture import Picture
 
 __all__ = ["findings"]
@@ -25,6 +25,8 @@ def findings(picture: Picture, facts: Facts) -> list[Finding]:
         service.outages(picture, facts.outages, facts.replacements),
         service.warmup(picture, facts.replacements),
         service.exposure(picture, facts),
+        path.buffering(picture, facts),
+        path.time_limits(picture),
         observation.alerts(picture),
         observation.journal(picture),
     ):
