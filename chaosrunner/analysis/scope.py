@@ -139,7 +139,7 @@ class MetricScope:
 
     def no_sample(self, name: str, args: Args, window: float | None) -> str | None:
         """Why a metric of requests has none to be of; None where it has some, and for other metrics."""
-        if name not in _OF_REQUESTS:
+        if name not in OF_REQUESTS:
             return None
         position = 1 if name in _PERCENTILES or name == "outcome" else 0
         phase = _phase(args, position)
@@ -360,10 +360,12 @@ MILESTONES = {
 }
 """The milestone of a replacement that a metric is about."""
 _RECOVERY = frozenset({"time_to_serve", "time_to_ready", "time_to_first_stream"})
-_OF_REQUESTS = frozenset(
+OF_REQUESTS = frozenset(
     {"success_rate", "incomplete_200", "requests", "outcome", "goodput", "good_share", *_PERCENTILES}
 )
 """Metrics of the requests in a sample, which may be empty."""
+OF_TRAFFIC = OF_REQUESTS | {"in_flight"}
+"""Metrics that need no cluster to be known."""
 AT_THE_END = frozenset({"in_flight", "ready_endpoints", "pods_ready", "endpoints_back", "alert"})
 """States: what they were in the end, only the end tells."""
 _REACHED = frozenset({"alert_fired", *MILESTONES}) - _RECOVERY

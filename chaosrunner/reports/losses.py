@@ -24,7 +24,7 @@ def losses(facts: Facts) -> list[str]:
     for (outcome, status, where, when), requests in sorted(
         groups.items(), key=lambda group: (group[0][1] != 200, -len(group[1]))
     ):
-        text = f"{len(requests)} × {outcome}" + (f", HTTP {status}" if status else "") + f", {where}"
+        text = f"{len(requests)} × {outcome}" + (f", HTTP {status}" if status else "") + (f", {where}" if where else "")
         after = [lost.after_action for lost in requests if lost.after_action is not None]
         if after and when:
             low, high = seconds(min(after)), seconds(max(after))
@@ -37,7 +37,9 @@ def losses(facts: Facts) -> list[str]:
 
 
 def _where(facts: Facts, lost: LostRequest) -> tuple[str, str]:
-    """Where a request was lost, and after what."""
+    """Where a request was lost, and after what; of a run without any fault only where, if that is known."""
+    if not facts.evictions:
+        return f"on {lost.pod}" if lost.pod else "", ""
     fault = fault_name(facts, lost.action) if lost.action else ""
     if lost.same_pod:
         return "on the victim", f"after its {fault}"

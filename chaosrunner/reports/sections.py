@@ -44,8 +44,8 @@ def sections(facts: Facts) -> list[Section]:
     """Everything that the report says, most important first; sections without news are left out."""
     made = [
         _summary(facts),
-        _checks(facts),
-        _findings(facts),
+        checks_section(facts),
+        findings_section(facts),
         _lost(facts),
         _recovery(facts),
         _terminations(facts),
@@ -130,7 +130,7 @@ def found_in(check: CheckResult) -> str:
     return text + (f"; {check.reason}" if check.reason else "")
 
 
-def _checks(facts: Facts) -> Section:
+def checks_section(facts: Facts) -> Section:
     section = Section("Checks")
     if facts.checks:
         rows = [
@@ -146,7 +146,7 @@ def _checks(facts: Facts) -> Section:
     return section
 
 
-def _findings(facts: Facts) -> Section:
+def findings_section(facts: Facts) -> Section:
     section = Section("Findings")
     for finding in facts.findings:
         text = f"{finding.code}: {finding.text}" + (f" ({row_ids(finding.evidence)})" if finding.evidence else "")
