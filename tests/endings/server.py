@@ -201,22 +201,31 @@ class Server:
     def __init__(self, seed: int, log: TextIO) -> None:
         self._draw = random.Random(seed)
         self._log = log
+        self.open: set[asyncio.Task[None]] = set()
+        """Connections."""
         self._names = list(ENDINGS)
         self._weights = [weight for weight, _ in ENDINGS.values()]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.open.add(task)
+        task.add_done_callback(self.open.discard)
         try:
             while (request := await _request(reader)) is not None:
                 name = self._draw.choices(self._names, self._weights)[0]
                 ending = ENDINGS[name][1](Lot(self._draw))
-                gone = await self._answer(ending, reader, writer)
+                try:
+                    gone = await self._answer(ending, reader, writer)
+                except ConnectionError:
+                    gone = True
                 status = int(ending.wire.rpartition(b"HTTP/1.1 ")[2][:3]) if b"\r\n\r\n" in ending.wire else None
                 row = {"request": request, "ending": name, "texts": ending.texts, "status": status, "gone": gone}
                 self._log.write(json.dumps(row) + "\n")
-                if ending.then != "keep":
+                if gone or ending.then != "keep":
                     return
         except ConnectionError:
-            pass
+            pass  # between two requests
         finally:
             writer.close()
 
@@ -279,6 +288,9 @@ async def main() -> None:
         listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=1024)
         print(listener.sockets[0].getsockname()[1], flush=True)
         await stop.wait()
+        listener.close()
+        if server.open:
+            await asyncio.wait(server.open)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,16 @@ async def test_every_outcome_is_what_the_server_did(requests: int, connection: s
     ended = {row.request: row for row in rows if isinstance(row, Request)}
     heard = {row.request for row in rows if isinstance(row, RequestHeaders)}
     assert len(sent) == len(set(sent)) >= requests
-    assert set(sent) == set(ended) == set(served), "each request is in both logs"
+    assert set(sent) == set(ended)
+    # A connection that the server closed may be used once more before the close has come: no server sees that request.
+    unseen = [ended.pop(name) for name in set(sent) - set(served)]
+    assert all(row.stale and row.outcome in (Outcome.NO_RESPONSE, Outcome.CONNECT_RESET) for row in unseen)
+    assert len(unseen) < requests / 100
+    # Where the machine let us stand still for a second, the probe says that it does not know.
+    ours = {name for name, row in ended.items() if row.outcome == Outcome.PROBER_FAULT}
+    assert len(ours) < requests / 20
+    for name in ours:
+        del ended[name], served[name]
     wrong = [
         (served[name], found, row.outcome, row.error)
         for name, row in ended.items()
@@ -156,12 +165,11 @@ def _differences(served: dict[str, Any], row: Request, heard: bool) -> list[str]
     ending = served["ending"]
     outcome, error = MEANT[ending]
     texts = row.chunks if row.chunks is not None else []
-    without_end = ending == "tokens without end"
+    on_their_way = len(texts) < served["texts"] and ending == "tokens without end" and row.at - texts[-1] < 1
     checks = {
         "outcome": row.outcome == outcome,
         "status": row.status == served["status"] and heard == (served["status"] is not None),
-        # Of tokens without end the last may be on its way when the limit passes.
-        "texts": served["texts"] - 1 <= len(texts) <= served["texts"] if without_end else len(texts) == served["texts"],
+        "texts": len(texts) == served["texts"] or on_their_way,
         "proper end": row.ended_properly == (served["status"] is not None and ending not in UNPROVEN),
         "who left": served["gone"] == (ending in CLIENT_LEFT),
         "error": error is None or (row.error or "").startswith(error),
