@@ -9,7 +9,8 @@ import anyio.lowlevel
 from chaosrunner.probes.arrivals import arrivals
 from chaosrunner.probes.attempt import Attempts
 from chaosrunner.probes.maker import RequestMaker
-from chaosrunner.probes.self_check import LATE, LoopWatch
+from chaosrunner.probes.part import Part
+from chaosrunner.probes.self_check import LATE
 from chaosrunner.probes.spec import OpenLoop, Planned, ProbeSpec
 from chaosrunner.probes.timer import Timer
 from chaosrunner.timeline.clock import Clock
@@ -21,10 +22,20 @@ BURST = 16
 
 
 async def open_loop(
-    spec: ProbeSpec, load: OpenLoop, attempts: Attempts, emit: Emit, clock: Clock, watch: LoopWatch, stop: anyio.Event
+    spec: ProbeSpec,
+    load: OpenLoop,
+    attempts: Attempts,
+    emit: Emit,
+    clock: Clock,
+    stop: anyio.Event,
+    part: Part,
+    begin: float,
 ) -> None:
-    """Send by the schedule until `stop` is set; return when the last request has ended."""
-    await _OpenLoop(spec, load, attempts, emit, clock, watch, stop).run()
+    """Send this part of the schedule until `stop` is set; return when the last request has ended.
+
+    begin: zero of the schedule, on the recording's clock.
+    """
+    await _OpenLoop(spec, load, attempts, emit, clock, stop, part, begin).run()
 
 
 class _User:
@@ -48,20 +59,25 @@ class _OpenLoop:
         attempts: Attempts,
         emit: Emit,
         clock: Clock,
-        watch: LoopWatch,
         stop: anyio.Event,
+        part: Part,
+        begin: float,
     ) -> None:
         self._spec = spec
         self._load = load
+        self._part = part
+        self._begin = begin
+        self._most = part.of_cap(load.max_in_flight)
         self._attempts = attempts
         self._emit = emit
         self._clock = clock
-        self._watch = watch
         self._stop = stop
         self._client = spec.make_client(clock)
         self._maker = RequestMaker(spec)
         self._idle: list[_User] = []
         self._in_flight = 0
+        self._ours_until = 0.0
+        """Until then it is our own lateness that fills the cap."""
 
     async def run(self) -> None:
         async with self._client, anyio.create_task_group() as users:
@@ -73,11 +89,13 @@ class _OpenLoop:
                 user.hand(None)
 
     async def _send_all(self, users: anyio.abc.TaskGroup) -> None:
-        begin = self._clock.now()
+        begin, part = self._begin, self._part
         with Timer(self._clock) as timer:
             for number, after in enumerate(arrivals(self._load, f"{self._spec.seed}/{self._spec.name}"), start=1):
+                if not part.sends(number):
+                    continue
                 await timer.until(begin + after)
-                if number % BURST == 0:
+                if number // part.of % BURST == 0:
                     await anyio.lowlevel.checkpoint()
                 if self._stop.is_set():
                     return
@@ -85,8 +103,12 @@ class _OpenLoop:
 
     def _send(self, number: int, at: float, users: anyio.abc.TaskGroup) -> None:
         planned = self._maker.make(number, scheduled=at)
-        if self._in_flight >= self._load.max_in_flight:
-            self._refuse(planned, at)
+        now = self._clock.now()
+        if now - at > LATE:
+            # What piled up goes out at once, and so many more are in flight as are so much late.
+            self._ours_until = max(self._ours_until, now + (now - at))
+        if self._in_flight >= self._most:
+            self._refuse(planned, at, now)
             return
         self._in_flight += 1
         if self._idle:
@@ -110,13 +132,12 @@ class _OpenLoop:
                 await user.wanted.wait()
                 next_one = user.planned
 
-    def _refuse(self, planned: Planned, at: float) -> None:
-        """The row of a request that the cap forbids. Where we were late ourselves, the cap is no word on the service:
-        what piled up meanwhile came at once."""
-        now = self._clock.now()
-        late = now - at
-        ours = late > LATE or self._watch.stalled()
-        reason = f"{self._load.max_in_flight} requests in flight, the most that max_in_flight allows"
+    def _refuse(self, planned: Planned, at: float, now: float) -> None:
+        """The row of a request that the cap forbids: no word on the service where we filled the cap ourselves."""
+        ours = now < self._ours_until
+        reason = f"{self._most} requests in flight, the most that max_in_flight allows"
+        if self._part.of > 1:
+            reason += f" each of {self._part.of} workers"
         self._emit(
             Request(
                 at=now,
@@ -127,6 +148,6 @@ class _OpenLoop:
                 sent=at,
                 scheduled=at,
                 cancel_planned=planned.cancel_after is not None,
-                error=f"{reason}; the runner itself was late by {late:.3f} s" if ours else reason,
+                error=f"{reason}, as the runner itself was late" if ours else reason,
             )
         )

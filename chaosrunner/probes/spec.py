@@ -149,11 +149,13 @@ class ProbeSpec:
     concurrency: int = 1
     """Requests in flight."""
     pause: float = 0.0
-    """Seconds between an answer and the worker's next request."""
+    """Seconds between an answer and the user's next request."""
     jitter: float = 0.0
     """Seconds by which a pause is shorter or longer at most, drawn by the request's number."""
     ramp: float = 0.0
-    """Seconds over which the workers begin, at equal distances."""
+    """Seconds over which the users begin, at equal distances."""
+    workers: int = 1
+    """Processes that share the load, each with an event loop of its own; see `part` for who sends what."""
     connection: Literal["new", "reused", "fixed"] = "new"
     limits: Limits = Limits()
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -182,6 +184,8 @@ class ProbeSpec:
             raise UserError(f"probe {self.name}: concurrency must be 1 or more")
         if self.open is not None:
             self._check_open(self.open)
+        if not 1 <= self.workers <= self.most_in_flight:
+            raise UserError(f"probe {self.name}: workers must be 1 to {self.most_in_flight}, the most in flight")
         if not self.shapes or any(shape.weight <= 0 for shape in self.shapes):
             raise UserError(f"probe {self.name}: needs at least one request shape, each with a weight above 0")
         for shape in self.shapes:
@@ -261,7 +265,7 @@ class ProbeSpec:
                 return PlainHttp()
 
     def make_client(self, clock: Clock) -> StreamClient:
-        """A client for one worker. Raises UserError for a bad URL or CA file."""
+        """A client for all requests of a process. Raises UserError for a bad URL or CA file."""
         headers = dict(self.headers)
         if self.api_key is not None:
             headers["authorization"] = f"Bearer {self.api_key}"

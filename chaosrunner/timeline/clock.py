@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from math import ceil
+from typing import Self
 
 
 class Clock:
@@ -19,6 +20,18 @@ class Clock:
         after = time.monotonic_ns()
         self._zero = (before + after) // 2
         self._wall = wall
+
+    @classmethod
+    def anchored(cls, anchor: tuple[int, int]) -> Self:
+        """The same clock in another process of this machine, whose monotonic clock is the same one; see `anchor`."""
+        clock = cls()
+        clock._zero, clock._wall = anchor
+        return clock
+
+    @property
+    def anchor(self) -> tuple[int, int]:
+        """The recording's zero: nanoseconds of the monotonic clock, and Unix nanoseconds."""
+        return self._zero, self._wall
 
     @property
     def anchor_wall(self) -> float:

@@ -122,7 +122,7 @@ class Skew(Base, tag_field="kind", tag="skew"):
 
 
 class Prober(Base, tag_field="kind", tag="prober"):
-    """The runner's own health over the last second."""
+    """The health of one of the runner's own processes over the last second."""
 
     loop_lag: float
     """Largest lateness of the event loop, seconds."""
@@ -141,6 +141,26 @@ class Prober(Base, tag_field="kind", tag="prober"):
     """How many descriptors the process may have."""
     cpu: float | None = None
     """CPU seconds used by this process since it started."""
+    probe: str | None = None
+    """Whose worker the process is; absent for the runner's main process."""
+    worker: int | None = None
+    """Which of that probe's workers, from 1."""
+
+
+class Worker(Base, tag_field="kind", tag="worker"):
+    """A probe that has several processes: the life of one of them.
+
+    The requests that were in flight in a worker that died have final rows all the same, as `prober_fault`.
+    """
+
+    probe: str
+    worker: int
+    """From 1."""
+    of: int
+    event: Literal["began", "ended", "died"]
+    pid: int
+    reason: str | None = None
+    """`died`: how."""
 
 
 # --- requests ---------------------------------------------------------------------------------------------
@@ -448,8 +468,8 @@ class Watch(Base, tag_field="kind", tag="watch"):
 
 
 Row = (
-    Run | Step | Action | Journal | Clock | Skew | Prober | RequestSent | RequestHeaders | Request | Pod | EndpointSlice
-    | Node | Pdb | Event | Alerts | Watch
+    Run | Step | Action | Journal | Clock | Skew | Prober | Worker | RequestSent | RequestHeaders | Request | Pod
+    | EndpointSlice | Node | Pdb | Event | Alerts | Watch
 )  # fmt: skip
 """Any row. Decode a line with `msgspec.json.Decoder(Row)`."""
 
