@@ -158,9 +158,9 @@ def compare(
     ended = exact = came = 0
     wrong = sum(record.ended > 0 for record in records) - len(rows)
     for row in rows:
-        record = served[row.request]
+        record = served.get(row.request)  # None: it never came through
         times = row.chunks or []
-        if row.outcome != Outcome.COMPLETE or len(times) != len(record.stamps):
+        if record is None or row.outcome != Outcome.COMPLETE or len(times) != len(record.stamps):
             wrong += 1
             continue
         if begin <= row.at + zero < end:
