@@ -58,6 +58,8 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
         api_key=endpoint.api_key.resolve() if endpoint.api_key else None,
         ca=endpoint.ca,
         insecure=endpoint.insecure,
+        http2=endpoint.http2,
+        proxy=endpoint.proxy,
         pod_header=endpoint.pod_header,
         unique=probe.text.unique if probe.text else True,
         fixed_length=probe.fixed_length,

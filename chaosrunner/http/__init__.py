@@ -16,6 +16,7 @@ from chaosrunner.http.errors import (
 from chaosrunner.http.exchange import Exchange, Read, Receiver, Timeouts, Timings
 from chaosrunner.http.fetch import JsonFetcher
 from chaosrunner.http.headers import Headers
+from chaosrunner.http.transport import WireTransport
 
 __all__ = [
     "ConnectRefused",
@@ -36,4 +37,5 @@ __all__ = [
     "Timings",
     "TlsError",
     "TransportError",
+    "WireTransport",
 ]

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
+from chaosrunner.errors import UserError
 from chaosrunner.http.dial import Dialer
 from chaosrunner.http.exchange import Carrier, Exchange, Timeouts
 from chaosrunner.http.pool import Http1Carrier, Pool
 from chaosrunner.http.stamps import Stamps
-from chaosrunner.http.target import Target, tls_context
+from chaosrunner.http.target import Proxy, Target, tls_context
 from chaosrunner.timeline.clock import Clock
+
+if TYPE_CHECKING:
+    from chaosrunner.http.http2_pool import Http2Pool
 
 HEADERS = {"accept": "*/*", "accept-encoding": "identity", "connection": "keep-alive", "user-agent": "chaosrunner"}
 
@@ -22,10 +26,12 @@ class StreamClient:
 
     connection: "new" opens one for each exchange; "reused" keeps them for the next, whosever it is, which takes the one
     that became idle last; "fixed" keeps them too, but each `lane` has its own.
+    http2: speak HTTP/2, over TLS or without (by prior knowledge); needs the package h2.
+    proxy: http://[user:password@]host[:port]; it is asked for a tunnel where the target has TLS or HTTP/2.
     No redirects are followed, nothing is retried, no proxy is taken from the environment, no content coding is
     asked for.
 
-    Raises UserError where the address or the CA file is of no use.
+    Raises UserError where an address or the CA file is of no use.
     """
 
     def __init__(
@@ -37,21 +43,26 @@ class StreamClient:
         ca: str | None = None,
         insecure: bool = False,
         connection: Literal["new", "reused", "fixed"] = "new",
+        http2: bool = False,
+        proxy: str | None = None,
         timeouts: Timeouts | None = None,
     ) -> None:
-        self._target = Target(base_url, {**HEADERS, **(headers or {})})
+        by = Proxy.of(proxy) if proxy is not None else None
+        self._target = target = Target(base_url, {**HEADERS, **(headers or {})}, by)
         self._clock = clock
         self._stamps = Stamps(clock)
         self._shared = connection != "fixed"
         self._keeps = connection != "new"
+        self._http2 = http2
         self._dialer = Dialer(
-            self._target.host,
-            self._target.port,
-            tls=tls_context(ca, insecure) if self._target.secure else None,
+            target,
+            tls=tls_context(ca, insecure, http2=http2) if target.secure else None,
             stamps=self._stamps,
+            proxy=by,
+            tunnel=target.secure or http2,
         )
         self.timeouts = timeouts if timeouts is not None else Timeouts()
-        self._pool = Pool(self._dialer, self._stamps, keeps=self._keeps)
+        self._pool = self._make_pool()
 
     @asynccontextmanager
     async def lane(self) -> AsyncIterator[StreamClient]:
@@ -60,7 +71,7 @@ class StreamClient:
             yield self
             return
         lane = copy(self)
-        lane._pool = Pool(self._dialer, self._stamps, keeps=self._keeps)
+        lane._pool = self._make_pool()
         try:
             yield lane
         finally:
@@ -87,6 +98,22 @@ class StreamClient:
         """
         return Exchange(self._carrier(method, path, content, headers), self._clock, self.timeouts)
 
+    def _make_pool(self) -> Pool | Http2Pool:
+        if not self._http2:
+            return Pool(self._dialer, self._stamps, keeps=self._keeps)
+        return _http2_pool()(self._dialer, self._stamps, keeps=self._keeps)
+
     def _carrier(self, method: str, path: str, content: bytes | None, headers: Mapping[str, str] | None) -> Carrier:
-        request = self._target.request(method, path, headers, content)
-        return Http1Carrier(self._pool, request, bodiless=method == "HEAD")
+        if isinstance(self._pool, Pool):
+            request = self._target.request(method, path, headers, content)
+            return Http1Carrier(self._pool, request, bodiless=method == "HEAD")
+        return self._pool.carrier(self._target.http2_fields(method, path, headers, content), content)
+
+
+def _http2_pool() -> type[Http2Pool]:
+    """HTTP/2 needs a package that few do."""
+    try:
+        from chaosrunner.http.http2_pool import Http2Pool
+    except ImportError as error:
+        raise UserError("HTTP/2 needs the package h2: pip install 'chaosrunner[http2]'") from error
+    return Http2Pool

@@ -8,9 +8,12 @@ import ssl
 from typing import Any, Protocol
 
 from chaosrunner.http.connection import Connection, Tls, address_text
-from chaosrunner.http.errors import ConnectTimeout, LocalFault, TlsError, TransportError
+from chaosrunner.http.errors import ConnectTimeout, LocalFault, NoResponse, TlsError, TransportError
 from chaosrunner.http.failures import LOCAL_ERRNOS, before_headers
+from chaosrunner.http.headers import Headers
+from chaosrunner.http.http1 import Http1Response, OnData
 from chaosrunner.http.stamps import Stamps
+from chaosrunner.http.target import Proxy, Target
 from chaosrunner.http.wait import Wait
 
 
@@ -23,18 +26,28 @@ class Trail(Protocol):
 
 
 class Dialer:
-    """Opens connections to one host and port.
+    """Opens connections to one target, straight or by a proxy.
 
     Raises LocalFault (also for a name that does not resolve), ConnectRefused, ConnectTimeout, ConnectReset, TlsError,
     NoResponse.
     """
 
-    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None, stamps: Stamps) -> None:
-        self._host = host
-        self._port = port
+    def __init__(
+        self,
+        target: Target,
+        *,
+        tls: ssl.SSLContext | None,
+        stamps: Stamps,
+        proxy: Proxy | None = None,
+        tunnel: bool = False,
+    ) -> None:
+        """`tunnel`: ask the proxy for a connection to the target; else it is to take the requests themselves."""
+        self._target = target
+        self._host, self._port = (proxy.host, proxy.port) if proxy is not None else (target.host, target.port)
         self._tls = tls
         self._stamps = stamps
-        self._numeric = _numeric(host, port)
+        self._proxy = proxy if tunnel else None
+        self._numeric = _numeric(self._host, self._port)
 
     async def open(self, wait: Wait, trail: Trail, limit: float | None) -> Connection:
         """Try the addresses one after the other, each for its share of `limit` (seconds)."""
@@ -50,11 +63,18 @@ class Dialer:
             except OSError as error:
                 failures.append(error)
         else:
-            raise self._why(failures, limit, deadline)
+            raise self._why(failures, limit, deadline, connected=False)
         connection = Connection(raw, self._stamps, wait.loop)
         trail.connection, trail.remote, trail.reused = connection.local, connection.remote, False
-        if self._tls is not None:
-            await self._handshake(wait, connection, self._tls, limit)
+        try:
+            if self._proxy is not None:
+                await self._tunnel(wait, connection, self._proxy, limit)
+            if self._tls is not None:
+                await self._handshake(wait, connection, self._tls, limit)
+        except BaseException:
+            connection.close()
+            raise
+        connection.owner = None
         connection.opened = self._stamps.now()
         return connection
 
@@ -92,37 +112,51 @@ class Dialer:
             raise
         return raw
 
-    def _why(self, failures: list[OSError], limit: float | None, deadline: float | None) -> TransportError:
+    def _why(
+        self, failures: list[OSError], limit: float | None, deadline: float | None, *, connected: bool = True
+    ) -> TransportError:
         # An address that answered, if only to refuse, says more than one that did not; of those that failed, one that
         # did so out there says more than one that we could not try.
-        answered = [failure for failure in failures if failure.errno]
+        answered = [failure for failure in failures if failure.errno or not isinstance(failure, TimeoutError)]
         if not answered:
             assert deadline is not None
             return self._late(limit, deadline, failures[-1])
         out_there = [failure for failure in answered if failure.errno not in LOCAL_ERRNOS]
-        return before_headers((out_there or answered)[-1], connected=False)
+        return before_headers((out_there or answered)[-1], connected=connected)
 
     async def _handshake(
         self, wait: Wait, connection: Connection, context: ssl.SSLContext, limit: float | None
     ) -> None:
-        handshake = _Handshake(wait)
-        connection.owner = handshake
-        connection.start_tls(Tls(context, self._host))
+        owner = connection.owner = _Making(wait)
+        connection.start_tls(Tls(context, self._target.host))
         deadline = None if limit is None else wait.loop.time() + limit
         try:
             while not connection.step_handshake():
                 await wait.until_woken(deadline)
                 if connection.closed:
-                    raise handshake.error or TlsError("closed by the peer in the TLS handshake")
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, TimeoutError) and not error.errno:
-                assert deadline is not None
-                raise self._late(limit, deadline, error) from error
-            if isinstance(error, OSError):
-                raise before_headers(error, connected=True) from error
-            raise
-        connection.owner = None
+                    raise owner.error or TlsError("closed by the peer in the TLS handshake")
+        except OSError as error:
+            raise self._why([error], limit, deadline) from error
+
+    async def _tunnel(self, wait: Wait, connection: Connection, proxy: Proxy, limit: float | None) -> None:
+        """Have the proxy connect to the target (RFC 9110, section 9.3.6)."""
+        owner = connection.owner = _Making(wait)
+        host = self._target.host
+        target = f"[{host}]:{self._target.port}" if ":" in host else f"{host}:{self._target.port}"
+        login = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization is not None else ""
+        connection.write(f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n{login}\r\n".encode())
+        deadline = None if limit is None else wait.loop.time() + limit
+        try:
+            while not owner.answer.complete:
+                await wait.until_woken(deadline)
+                if owner.failure is not None:
+                    raise owner.failure
+                if connection.closed and not owner.answer.complete:
+                    raise owner.error or NoResponse("the proxy closed the connection instead of connecting")
+        except OSError as error:
+            raise self._why([error], limit, deadline) from error
+        if not 200 <= owner.status < 300:
+            raise NoResponse(f"the proxy answers CONNECT with HTTP {owner.status}")
 
     def _late(self, limit: float | None, deadline: float, cause: OSError) -> ConnectTimeout:
         late = ConnectTimeout(f"no connection within {limit:g} s")
@@ -131,14 +165,27 @@ class Dialer:
         return late
 
 
-class _Handshake:
-    """Owner of a connection in its TLS handshake."""
+class _Making:
+    """Owner of a connection that is not ready for requests: in its TLS handshake, or as a proxy makes it."""
 
     def __init__(self, wait: Wait) -> None:
         self._wait = wait
+        self.answer = Http1Response(self._came, bodiless=True)
+        """Of a proxy."""
+        self.status = 0
+        self.failure: TransportError | None = None
         self.error: OSError | None = None
 
+    def _came(self, at: float, status: int, headers: Headers) -> OnData:
+        self.status = status
+        return lambda *_: False
+
     def received(self, at: float, data: bytes, exact: bool) -> None:
+        try:
+            if data:
+                self.answer.feed(at, data, exact)
+        except TransportError as error:
+            self.failure = error
         self._wait.wake()
 
     def lost(self, at: float, error: OSError | None) -> None:

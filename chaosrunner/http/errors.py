@@ -56,8 +56,8 @@ class FirstByteTimeout(TransportError):
 class StreamCut(TransportError):
     """Headers arrived, and then the body did not end as HTTP says it must (RFC 9112, section 8).
 
-    reset: RST, or the connection failed in another way. missing_last_chunk: closed in order before the zero chunk.
-    short_body: closed in order before Content-Length bytes. bad_chunk: chunk framing broken.
+    reset: RST, or the connection failed in another way. missing_last_chunk: closed in order before the zero chunk, or
+    HTTP/2's END_STREAM. short_body: closed in order before Content-Length bytes. bad_chunk: framing broken.
     stream_reset: an HTTP/2 stream was reset.
     """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
@@ -133,7 +132,7 @@ class Exchange:
         self.timings = Timings()
         self.wait: Wait
         self.status: int | None = None
-        self.headers: Mapping[str, str] = {}
+        self.headers = Headers()
         self.connection: str | None = None
         """Our end of the connection, `address:port`: what the other side's logs call it, too."""
         self.remote: str | None = None
@@ -208,13 +207,20 @@ class Exchange:
         return self
 
     async def __anext__(self) -> Read:
-        assert self._reads is not None, "iterate inside `async with`"
+        read = await self.read()
+        if read is None:
+            raise StopAsyncIteration
+        return read
+
+    async def read(self, limit: float | None = None) -> Read | None:
+        """The next read; None at the end. Raises TimeoutError where there is none within `limit` seconds."""
+        assert self._reads is not None, "read inside `async with`"
         while (read := self._reads.take()) is None:
             if self._error is not None:
                 raise self._error
             if self._over:
-                raise StopAsyncIteration
-            await self.wait.until_woken()
+                return None
+            await self.wait.until_woken(None if limit is None else self.wait.loop.time() + limit)
         return read
 
     # --- for carriers ---

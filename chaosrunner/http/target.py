@@ -6,6 +6,7 @@ import base64
 import re
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import httpx
 
@@ -16,7 +17,27 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _KEPT = 64
 """Heads that are kept, ready to be sent."""
 
+_CONNECTION_FIELDS = {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te"}
+"""What HTTP/2 does not have (RFC 9113, section 8.2.2)."""
+
 Fields = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy."""
+
+    host: str
+    port: int
+    authorization: str | None
+
+    @classmethod
+    def of(cls, address: str) -> Proxy:
+        """Raises UserError where the address is not http://[user:password@]host[:port]."""
+        url = httpx.URL(check_url(address))
+        if url.scheme != "http":
+            raise UserError(f"{address!r} is not an http:// proxy")
+        return cls(url.raw_host.decode("ascii"), url.port or 80, _login(url))
 
 
 class Target:
@@ -25,7 +46,7 @@ class Target:
     Raises UserError for an address or a header of no use.
     """
 
-    def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, base_url: str, headers: Mapping[str, str], proxy: Proxy | None = None) -> None:
         self._base = check_url(base_url)
         url = httpx.URL(self._base)
         self.secure = url.scheme == "https"
@@ -33,9 +54,13 @@ class Target:
         self.port = url.port or (443 if self.secure else 80)
         self.authority = url.netloc.decode("ascii")
         self._headers = {name.lower(): value for name, value in headers.items()}
-        if url.userinfo and "authorization" not in self._headers:
-            login = f"{url.username}:{url.password}".encode()
-            self._headers["authorization"] = f"Basic {base64.b64encode(login).decode()}"
+        if (login := _login(url)) is not None:
+            self._headers.setdefault("authorization", login)
+        self._origin = b""
+        if proxy is not None and not self.secure:  # the request names its target, RFC 9112, section 3.2.2
+            self._origin = b"http://" + self.authority.encode("ascii")
+            if proxy.authorization is not None:
+                self._headers["proxy-authorization"] = proxy.authorization
         # The mapping stays referenced, or its id would be another's one day.
         self._heads: dict[tuple[str, str, int], tuple[Mapping[str, str] | None, bytes]] = {}
 
@@ -66,12 +91,33 @@ class Target:
         return kept[1] + (b"content-length: 0\r\n\r\n" if method in ("POST", "PUT", "PATCH") else b"\r\n")
 
     def _head(self, method: str, path: str, headers: Mapping[str, str] | None) -> bytes:
-        lines = [b"%s %s HTTP/1.1" % (method.encode("ascii"), self.path(path))]
+        lines = [b"%s %s%s HTTP/1.1" % (method.encode("ascii"), self._origin, self.path(path))]
         fields = self.fields(headers)
         if not any(name == b"host" for name, _ in fields):
             lines.append(b"host: %s" % self.authority.encode("ascii"))
         lines += [b"%s: %s" % field for field in fields]
         return b"\r\n".join([*lines, b""])
+
+    def http2_fields(self, method: str, path: str, headers: Mapping[str, str] | None, content: bytes | None) -> Fields:
+        """The header fields of an HTTP/2 request (RFC 9113, section 8.3.1)."""
+        fields = [(name, value) for name, value in self.fields(headers) if name not in _CONNECTION_FIELDS]
+        named = next((value for name, value in fields if name == b"host"), self.authority.encode("ascii"))
+        if content is not None:
+            fields.append((b"content-length", b"%d" % len(content)))
+        return [
+            (b":method", method.encode("ascii")),
+            (b":scheme", b"https" if self.secure else b"http"),
+            (b":authority", named),
+            (b":path", self.path(path)),
+            *((name, value) for name, value in fields if name != b"host"),
+        ]
+
+
+def _login(url: httpx.URL) -> str | None:
+    """The value of an Authorization header for the user that a URL names."""
+    if not url.userinfo:
+        return None
+    return f"Basic {base64.b64encode(f'{url.username}:{url.password}'.encode()).decode()}"
 
 
 def check_url(base_url: str) -> str:
@@ -94,5 +140,5 @@ def tls_context(ca: str | None, insecure: bool, *, http2: bool = False) -> ssl.S
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
+    context.set_alpn_protocols(["h2"] if http2 else ["http/1.1"])
     return context

@@ -376,8 +376,8 @@ class Probe(Model):
     """How many requests; one at a time where absent."""
     timeouts: Timeouts = Timeouts()
     slo: Slo = Slo()
-    connection: Literal["new", "reused"] = "reused"
-    """Whether each request opens a connection, or an idle one is used again."""
+    connection: Literal["new", "reused", "fixed"] = "reused"
+    """Whether each request opens a connection, takes the one that became idle last, or its user's own."""
     fixed_length: bool = False
     """Whether an answer must have exactly `max_tokens` tokens; others are `wrong_length`."""
     record_chunks: bool = True
@@ -818,6 +818,10 @@ class Endpoint(Model):
     """File of CA certificates to trust instead of the system's; relative to the drill's file."""
     insecure: bool = False
     """Do not verify the server's certificate."""
+    http2: bool = False
+    """Speak HTTP/2, over TLS or, by prior knowledge, without. Needs the package `h2` (`chaosrunner[http2]`)."""
+    proxy: Url | None = None
+    """HTTP proxy between, `http://host:port`; none is taken from the environment."""
     model: Text | None = None
     """Model asked for where a probe names none."""
 

@@ -162,6 +162,8 @@ class ProbeSpec:
     api_key: str | None = field(default=None, repr=False)
     ca: str | None = None
     insecure: bool = False
+    http2: bool = False
+    proxy: str | None = field(default=None, repr=False)
     pod_header: str | None = None
     """Response header that names the serving Pod."""
     unique: bool = True
@@ -277,6 +279,8 @@ class ProbeSpec:
             headers=headers,
             ca=self.ca,
             insecure=self.insecure,
+            http2=self.http2,
+            proxy=self.proxy,
             connection=self.connection,
             timeouts=Timeouts(self.limits.connect, self.limits.first_byte if self.streams else None),
         )
