@@ -383,6 +383,29 @@ class ProberFacts(Fact):
     """Requests with headers whose receive times are all the kernel's / requests with headers."""
     bounded_share: float | None
     """Chunks that came in one read with a later one, so that their times are upper bounds / all chunks."""
+    late_sends: int
+    """Requests sent later than `LATE` after their schedule, or dropped for such a lateness."""
+    late_share: float | None
+    """The same / all that were scheduled."""
+    core_share: float | None
+    """CPU seconds a second of the busiest of the processes that send; 1 is all that one event loop can use."""
+    requests_per_core: float | None
+    """Requests of this run's kind that a core could handle a second, by what they cost; None where too few to tell."""
+    chunks_per_core: float | None
+    """The same for events of streams."""
+    files_share: float | None
+    """Largest share of the allowed descriptors in use."""
+
+
+class Scheduled(Fact):
+    """How a probe kept to its schedule. Its latencies count from the scheduled time."""
+
+    planned: int
+    """Requests whose time had come."""
+    not_sent: int
+    """Those that the in-flight cap forbade; they count against the success rate."""
+    evidence: list[int]
+    """Rows of those that were not sent."""
 
 
 class Throughput(Fact):
@@ -431,6 +454,8 @@ class Facts(Fact):
     """Phase or `all` -> good requests a second; None where no SLO is given."""
     good_share: dict[str, Estimate | None]
     throughput: Throughput
+    scheduled: dict[str, Scheduled]
+    """By the name of the probe; those with open-loop load only."""
     replacements: list[Replacement]
     recovery: Recovery
     disruptions: list[Disruption]

@@ -243,6 +243,11 @@ class Requests:
         return self._column("remote")
 
     @property
+    def scheduled(self) -> Floats:
+        """When it was to be sent; NaN where there was no schedule."""
+        return self._column("scheduled")
+
+    @property
     def send_lag(self) -> Floats:
         """Lateness of sending against the schedule; NaN where there was none."""
         return np.asarray(self.sent - self._column("scheduled"))

@@ -27,6 +27,7 @@ from chaosrunner.engine.supervise import signals_held
 from chaosrunner.errors import UserError
 from chaosrunner.journal import process
 from chaosrunner.playbook.expressions import Metric, parse, walk
+from chaosrunner.probes.descriptors import make_room
 from chaosrunner.probes.run import run_probe
 from chaosrunner.probes.self_check import Tally, self_check
 from chaosrunner.probes.spec import ProbeSpec
@@ -102,9 +103,9 @@ class _Alone:
     def __init__(self, alone: Alone, timelines: Path | None, follow: tuple[Follow, ...]) -> None:
         self.alone = alone
         self.clock = Clock()
-        alone.spec.make_client(
-            self.clock
-        )  # what is wrong with the URL or the CA file is told before anything is written
+        # What is wrong with the URL or the CA file, or with the load, is told before anything is written.
+        alone.spec.make_client(self.clock)
+        make_room(alone.spec.most_in_flight)
         self.manifest = _manifest(alone, self.clock)
         self.live = Live(AnalysisContext.of(self.manifest))
         self.tally = Tally()

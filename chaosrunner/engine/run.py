@@ -39,7 +39,7 @@ from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
 from chaosrunner.probes.run import run_probe
-from chaosrunner.probes.self_check import self_check
+from chaosrunner.probes.self_check import Tally, self_check
 from chaosrunner.probes.spec import ProbeSpec
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
@@ -153,6 +153,7 @@ class _Run:
         self.last_look = LastLook()
         self.stop = anyio.Event()
         """No request starts after this."""
+        self.tally = Tally()
         self.probes_done: list[anyio.Event] = []
         drill, config = ready.bound.drill.metadata.name, ready.cluster.config
         connection = Connection(
@@ -274,7 +275,7 @@ class _Run:
             "stop file": partial(supervisor.watch_stop_file, self.folder / "stop"),
             "lease": self._keep_lease,
             "clock": self._sample_clock,
-            "self check": partial(self_check, self.emit, self.clock),
+            "self check": partial(self_check, self.emit, self.clock, tally=self.tally),
         }
         if self.signals is not None:
             tasks["signals"] = partial(supervisor.watch_signals, self.signals)
@@ -335,9 +336,14 @@ class _Run:
             if self.journal.state(entry) != "undo_failed":
                 await mark(self.journal, entry, "undo_failed", f"not undone within {UNDO_LIMIT:g} s")
 
+    def _counted(self, row: rows.Row) -> None:
+        """As `emit`, for rows of what this process sends."""
+        self.tally.feed(row)
+        self.emit(row)
+
     async def _probe(self, spec: ProbeSpec, done: anyio.Event) -> None:
         try:
-            await self._guarded(f"probe {spec.name}", partial(run_probe, spec, self.emit, self.clock, self.stop))
+            await self._guarded(f"probe {spec.name}", partial(run_probe, spec, self._counted, self.clock, self.stop))
             if not self.stop.is_set():
                 self.supervisor.abort(f"probe {spec.name} ended by itself")
         finally:

@@ -395,6 +395,12 @@ class Probe(Model):
         """openai, anthropic, sse, json_lines or http."""
         return exactly_one(self, PROBE_KINDS, "a probe")
 
+    def describe(self) -> str:
+        """What it sends, in words."""
+        cancels = [("", self.cancel_after), *((f" of {shape.name}", shape.cancel_after) for shape in self.mix or [])]
+        told = [f"{cancel.text()}{whose}" for whose, cancel in cancels if cancel is not None]
+        return "; ".join([self.load.text(), *told])
+
     @property
     def text(self) -> TextRequest | None:
         """What it asks a language model, where it does."""

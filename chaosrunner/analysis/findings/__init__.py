@@ -16,6 +16,7 @@ def findings(picture: Picture, facts: Facts) -> list[Finding]:
         observation.gaps(picture),
         observation.unobserved(picture),
         observation.prober(picture, facts),
+        observation.unsent(facts),
         evictions.budgets(picture),
         evictions.evictions(picture),
         leaving.disruptions(facts.disruptions),
