@@ -39,9 +39,9 @@ def run(timelines: Path, output: str, record: bool, metrics: str | None, **given
     if output == "json":
         print_json(ran.facts)
     else:
-        render(out(), load_headline(ran.facts), load_sections(ran.facts, found.spec.url, progress.load))
-        if ran.folder:
-            click.echo(f"\nrecording: {ran.folder}")
-    if output == "json" and ran.folder:
-        click.echo(f"recording: {ran.folder}", err=True)
+        render(out(), load_headline(ran.facts), load_sections(ran.facts, found.spec.url, alone.load, recorded=record))
+    if ran.folder:
+        click.echo(
+            f"recording: {ran.folder}" if output == "json" else f"\nrecording: {ran.folder}", err=output == "json"
+        )
     return ran.facts.exit_code

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from chaosrunner.analysis import Live
 from chaosrunner.engine.alone import Alone
-from chaosrunner.probes.spec import ProbeSpec
-from chaosrunner.reports.format import fine, plural, share
+from chaosrunner.reports.format import fine, share
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.outcomes import OUTSIDE_RATES, SUCCESSES
 from chaosrunner.timeline.rows import Emit
@@ -40,7 +39,6 @@ class Progress:
         self._doing = ""
         self._next_line = EVERY
         self._began = time.monotonic()
-        self.load = describe_load(alone.spec)
 
     def follow(self, _live: Live) -> Emit:
         self._began = time.monotonic()
@@ -110,14 +108,3 @@ class Progress:
         if self._doing:
             line.append(f"  {self._doing}", style="not bold dim")
         return line
-
-
-def describe_load(spec: ProbeSpec) -> str:
-    """The load in words."""
-    if spec.open is None:
-        return plural(spec.concurrency, "user") + (f", {spec.pause:g} s apart" if spec.pause else "")
-    stages = [
-        f"{stage.rps:g}{'' if stage.to is None else f' to {stage.to:g}'}/s for {stage.seconds:g} s"
-        for stage in spec.open.stages
-    ]
-    return f"{', then '.join(stages)}, {spec.open.arrivals} arrivals, at most {spec.open.max_in_flight} in flight"

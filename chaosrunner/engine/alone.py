@@ -75,6 +75,19 @@ class Alone:
                 if node.name in ("goodput", "good_share") and not self.slo:
                     raise UserError(f"check {text}: {node.name} needs an SLO: give --slo")
 
+    @property
+    def load(self) -> str:
+        """The load in words."""
+        spec = self.spec
+        if spec.open is None:
+            users = "1 user" if spec.concurrency == 1 else f"{spec.concurrency} users"
+            return users + (f", pausing {spec.pause:g} s" if spec.pause else "")
+        stages = [
+            f"{stage.rps:g}{'' if stage.to is None else f' to {stage.to:g}'}/s for {stage.seconds:g} s"
+            for stage in spec.open.stages
+        ]
+        return f"{', then '.join(stages)}, {spec.open.arrivals} arrivals, at most {spec.open.max_in_flight} in flight"
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -209,6 +222,7 @@ def _manifest(alone: Alone, clock: Clock) -> manifests.Manifest:
         versions=package_versions(),
         host=manifests.Host(hostname=owner.host, pid=owner.pid, started=owner.started, platform=platform.platform()),
         url=spec.url,
+        load=alone.load,
         workload=manifests.Workload(namespace="", selector=""),
         parameters=alone.parameters,
         probes=[
@@ -219,6 +233,7 @@ def _manifest(alone: Alone, clock: Clock) -> manifests.Manifest:
                 shapes=[shape.name for shape in spec.shapes],
                 slo=alone.slo,
                 concurrency=spec.concurrency,
+                workers=spec.workers,
                 pod_header=spec.pod_header,
             )
         ],

@@ -79,6 +79,8 @@ class Options:
     """Called with the plan before anything is changed; raises Refused to stop."""
     follow: Callable[[Path, Live], Emit] | None = None
     """Called when the run begins; what it returns gets every row."""
+    measure: Callable[[Live], Emit] | None = None
+    """The same, for live metrics."""
     finish: Callable[[Path], None] | None = None
     """Called with the recording's folder before it is closed, to add files to it."""
 
@@ -198,6 +200,11 @@ class _Run:
         self.lost = True
         self.supervisor.abort(f"the recording cannot be written: {error.strerror}", late=True)
 
+    def _lose_worker(self, row: rows.Row) -> None:
+        """A probe that lost a part of itself no longer sends what the playbook says."""
+        if isinstance(row, rows.Worker) and row.event == "died":
+            self.supervisor.abort(f"probe {row.probe}: {row.reason}")
+
     def _listen(self, name: str, listener: Emit, failing: Callable[[str, Exception], None]) -> None:
         """Hands rows to `listener` until it fails: who emits a row, or undoes a change, has no part in that."""
         failed = False
@@ -225,6 +232,9 @@ class _Run:
         if self.options.follow:
             # Whoever looks on may go away (a closed terminal): the drill does not depend on it.
             self._listen("display", self.options.follow(self.folder, self.live), _gone)
+        if self.options.measure:
+            self._listen("metrics", self.options.measure(self.live), _gone)
+        self._listen("workers", self._lose_worker, self._failed)
         self.emit(rows.Run(at=self.clock.now(), event="started"))
         self.relay.attach(self.emit)
         log.info("run", id=self.ready.run, folder=str(self.folder))

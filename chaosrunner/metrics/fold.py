@@ -38,8 +38,8 @@ class Histogram:
         """One for each edge, and one for what is above the last."""
         self.total = 0.0
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.edges, value)] += 1
+    def add(self, value: float, find: Callable[[list[float], float], int] = bisect_left) -> None:
+        self.counts[find(self.edges, value)] += 1
         self.total += value
 
     def add_all(self, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
@@ -69,14 +69,14 @@ class ProbeFold:
         if row.outcome not in SUCCESSES:
             return
         zero = row.sent if row.scheduled is None else row.scheduled
-        self.e2e.add(row.at - zero)
         first, tokens = row.first_token, row.tokens
+        self.e2e.add(row.at - zero)
         if first is not None:
             self.ttft.add(first - zero)
-            if tokens is not None and tokens > 1 and row.last_token is not None:
-                self.tpot.add((row.last_token - first) / (tokens - 1))
         if tokens is not None:
             self.tokens += tokens
+            if tokens > 1 and first is not None and row.last_token is not None:
+                self.tpot.add((row.last_token - first) / (tokens - 1))
         if row.chunks is not None and len(row.chunks) > 1:
             self._chunks.append(row.chunks)
             if len(self._chunks) > WAITING:

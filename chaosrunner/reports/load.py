@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from chaosrunner.analysis.facts import ALL, Facts
 from chaosrunner.reports.document import STYLES, Cell, Section, Table
-from chaosrunner.reports.format import UNKNOWN, estimate, fine, number, plural, share
+from chaosrunner.reports.format import UNKNOWN, estimate, fine, instant, number, one_line, plural, share
 from chaosrunner.reports.losses import losses
-from chaosrunner.reports.sections import checks_section, findings_section, headline
+from chaosrunner.reports.sections import MOST_LISTED, checks_section, findings_section, headline
 from chaosrunner.timeline.outcomes import SUCCESSES
 
 NAMES = {
@@ -26,17 +28,32 @@ def load_headline(facts: Facts) -> Cell | None:
     return headline(facts) if facts.checks or facts.verdict != "passed" else None
 
 
-def load_sections(facts: Facts, url: str, load: str) -> list[Section]:
-    """Everything, most important first; sections without news are left out."""
+def load_sections(facts: Facts, url: str, load: str, *, recorded: bool = True) -> list[Section]:
+    """Everything, most important first; sections without news are left out.
+
+    recorded: whether there is a recording, whose rows can be named.
+    """
+    if not recorded:
+        facts = _without_rows(facts)
     made = [
         _requests(facts, url, load),
         _latency(facts),
         _throughput(facts),
         checks_section(facts),
         findings_section(facts),
+        _lost(facts) if recorded else Section(""),
         _prober(facts),
     ]
     return [section for section in made if section.parts]
+
+
+def _without_rows(facts: Facts) -> Facts:
+    """The facts without the ids of rows that nobody kept."""
+    return replace(
+        facts,
+        checks=[replace(check, evidence=[]) for check in facts.checks],
+        findings=[replace(finding, evidence=[]) for finding in facts.findings],
+    )
 
 
 def _requests(facts: Facts, url: str, load: str) -> Section:
@@ -58,6 +75,28 @@ def _requests(facts: Facts, url: str, load: str) -> Section:
         section.line(line, "bad")
     if not total:
         section.line("none ended", "warn")
+    return section
+
+
+def _lost(facts: Facts) -> Section:
+    section = Section("Lost requests")
+    rows = [
+        (
+            lost.request,
+            Cell(lost.outcome, "bad"),
+            str(lost.status or UNKNOWN),
+            instant(lost.sent),
+            fine(lost.ended - lost.sent),
+            f"#{lost.row}",
+            one_line(lost.error),
+        )
+        for lost in facts.lost_requests[:MOST_LISTED]
+    ]
+    if rows:
+        columns = ("request", "outcome", "HTTP", "sent", "took", "row", "error")
+        section.table(Table(columns, rows, right=frozenset({3, 4}), cut=frozenset({6})))
+    if (more := len(facts.lost_requests) + facts.lost_omitted - len(rows)) > 0:
+        section.line(f"and {more} more; the JSON report lists them", "dim")
     return section
 
 

@@ -56,6 +56,8 @@ class Probe(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Requests in flight of a closed loop."""
     load: str | None = None
     """How much was sent, in words."""
+    workers: int = 1
+    """Processes that shared the load."""
     pod_header: str | None = None
 
 
@@ -103,6 +105,8 @@ class Manifest(msgspec.Struct, kw_only=True, omit_defaults=True):
     context: str | None = None
     server: str | None = None
     url: str | None = None
+    load: str | None = None
+    """Of a probe that ran alone, without a cluster: its load in words; absent for a drill."""
     workload: Workload
     candidates: list[TargetPod] = []
     ready_endpoints: int | None = None
