@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaosrunner.probes.dialects import ANSWER, Dialect, Frame, StreamError
+from chaosrunner.probes.dialects import ANSWER, THOUGHT, Dialect, Frame, StreamError
 from chaosrunner.probes.finish import BAD_FINISH
 from chaosrunner.probes.framing import Event, TooLong
 from chaosrunner.timeline.rows import Usage
@@ -143,27 +143,30 @@ class Transcript:
             self._body.clear()
         self.events += len(events)
         read = self._read
-        content = answers = 0
+        content = plain = 0
         for event in events:
             frame = read(event)
             if (self.done or self.terminal) and frame.error is None:
                 continue  # no client reads on
             if frame is ANSWER:
-                answers += 1
-                continue
-            self._note(frame)
-            content += frame.content
-            if frame.answer and self.first_answer is None:
-                self.first_answer = at
-            if self.settled is None and (self.done or self.terminal or self.error is not None):
-                self.settled = at
-        if answers:
+                plain += 1
+                if self.first_answer is None:
+                    self.first_answer = at
+            elif frame is THOUGHT:
+                plain += 1
+            else:
+                self._note(frame)
+                content += frame.content
+                if frame.answer and self.first_answer is None:
+                    self.first_answer = at
+                if self.settled is None and (self.done or self.terminal or self.error is not None):
+                    self.settled = at
+        if plain:
+            content += plain
             self.content = True
             self._begun.add(0)
-            if self.first_answer is None:
-                self.first_answer = at
-        if content or answers:
-            self._count(at, content + answers, exact)
+        if content:
+            self._count(at, content, exact)
 
     def _count(self, at: float, chunks: int, exact: bool) -> None:
         """So many chunks with content came in one read."""
@@ -182,13 +185,13 @@ class Transcript:
         self.last_token = at
         self.content_reads += 1
         self.content_chunks += chunks
-        if chunks > 1:
-            self.at_once += chunks - 1
-        if self.chunks is not None:
-            if chunks == 1:
+        if chunks == 1:
+            if self.chunks is not None:
                 self.chunks.append(at)
-            else:
-                self.chunks += [at] * chunks
+            return
+        self.at_once += chunks - 1
+        if self.chunks is not None:
+            self.chunks += [at] * chunks
 
     def _note(self, frame: Frame) -> None:
         if frame.content:

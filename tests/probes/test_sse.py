@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given
@@ -102,6 +103,42 @@ piece = st.sampled_from(
         b"{}",
     ]
 )
+
+
+def by_the_standard(stream: bytes) -> tuple[list[Event], int, int | None, str]:
+    """Events, comments, retry and last ID of a whole stream, read as the standard words it."""
+    events: list[Event] = []
+    data, name, last_id, comments = b"", b"", b"", 0
+    retry: int | None = None
+    for line in re.split(rb"\r\n|\r|\n", stream.removeprefix(b"\xef\xbb\xbf"))[:-1]:
+        field, colon, value = line.partition(b":")
+        value = value[1:] if value.startswith(b" ") else value
+        if not line:
+            if data:
+                events.append(Event(data[:-1], name.decode() or "message"))
+            data, name = b"", b""
+        elif not field and colon:
+            comments += 1
+        elif field == b"event":
+            name = value
+        elif field == b"data":
+            data += value + b"\n"
+        elif field == b"id" and b"\0" not in value:
+            last_id = value
+        elif field == b"retry" and value.isdigit():
+            retry = int(value)
+    return events, comments, retry, last_id.decode()
+
+
+fields = st.lists(
+    piece | st.sampled_from([b"data: {}\n\n", b"event: a\ndata: b\n\n", b"id: 7\n", b"retry: 3\n"]), max_size=40
+)
+
+
+@given(fields.map(b"".join))
+def test_streams_are_read_as_the_standard_says(stream: bytes) -> None:
+    parser = SseParser()
+    assert (parser.feed(stream), parser.comments, parser.retry, parser.last_id) == by_the_standard(stream)
 
 
 @given(st.lists(piece, max_size=40).map(b"".join), st.lists(st.integers(0, 200), max_size=12))

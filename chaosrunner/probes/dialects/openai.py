@@ -16,6 +16,7 @@ from chaosrunner.probes.dialects.base import (
     LAST,
     MALFORMED,
     NOTHING,
+    THOUGHT,
     Dialect,
     Frame,
     error_of,
@@ -67,11 +68,11 @@ class OpenAI(Dialect):
 
     def event(self, event: Event) -> Frame:
         data = event.data
-        if data == DONE or data.strip() == DONE:
-            return LAST
-        if event.name == "error":
+        if not data:
+            return NOTHING
+        if event.name == "error" and data.strip() != DONE:
             return Frame(error=read_error(data))
-        return _read(data) if data else NOTHING
+        return _read(data)
 
     def body(self, body: bytes) -> Frame:
         return _read(body)
@@ -81,7 +82,21 @@ def _read(data: bytes) -> Frame:
     try:
         answer = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _read_odd(data)
+        return LAST if data.strip() == DONE else _read_odd(data)
+    choices = answer.choices
+    plain = answer.usage is None and answer.error is None and answer.kind != "error"
+    if plain and choices is not None and len(choices) == 1:
+        choice = choices[0]
+        if choice.finish_reason is None and not choice.index:
+            # Nearly every event of a stream ends here.
+            if choice.text:
+                return ANSWER
+            delta = choice.delta
+            if delta is not None:
+                if delta.content:
+                    return ANSWER
+                if delta.reasoning_content or delta.reasoning:
+                    return ANSWER if delta.refusal or delta.audio else THOUGHT
     # vLLM wrote errors as {"object": "error", ...} before it wrote {"error": {...}}.
     if answer.kind == "error" or answer.error or (answer.error is not None and not answer.choices):
         return Frame(error=read_error(data))
@@ -105,8 +120,6 @@ def _frame(answer: _Answer) -> Frame:
         if finish is None or finish.lower() not in BAD_FINISH:
             finish = reason or finish
     several = len(choices) > 1 or (len(choices) == 1 and choices[0].index)
-    if said and finish is None and answer.usage is None and not several:
-        return ANSWER  # what nearly all events are
     each = tuple((choice.index or 0, _finish(choice.finish_reason)) for choice in choices) if several else ()
     return Frame(content=content, answer=said, finish=finish, usage=answer.usage, choices=each)
 
