@@ -44,7 +44,8 @@ class Transcript:
         bounds."""
         self.at_once = 0
         """Chunks with content that came within `AT_ONCE` of the one before."""
-        self._all_exact = True
+        self._exact = False
+        """Whether the last read's time is the kernel's."""
         self.first_token_exact = False
         """Whether the first token's time is: the kernel's, and no other token came in the same read."""
         self.content = False
@@ -64,11 +65,6 @@ class Transcript:
     @property
     def comments(self) -> int:
         return self._framing.comments
-
-    @property
-    def exact(self) -> bool:
-        """Whether every time is the kernel's."""
-        return self._all_exact and self.first_byte is not None
 
     @property
     def unfinished(self) -> tuple[int, ...]:
@@ -104,8 +100,7 @@ class Transcript:
             self.first_byte = at
         self.last_byte = at
         self.size += len(data)
-        if not exact:
-            self._all_exact = False
+        self._exact = exact
         if self._mode != "events":
             return self._keep(data)
         if not self.events:
@@ -128,7 +123,7 @@ class Transcript:
             self._note(self._dialect.body(bytes(self._body)))
         elif self._mode == "events":
             if self.last_byte is not None and (events := self._framing.end()):
-                self._take(self.last_byte, events, self._all_exact)
+                self._take(self.last_byte, events, self._exact)
             if self.events == 0:
                 self.error = self._dialect.body(bytes(self._body)).error
 

@@ -41,6 +41,45 @@ def test_chat_with_placeholders() -> None:
     assert "stream_options" not in body
 
 
+def test_responses_and_messages() -> None:
+    """Each API has its own names for prompt and length, and its own headers."""
+    made = {}
+    for dialect in ("responses", "messages"):
+        maker = RequestMaker(replace(SPEC, dialect=dialect, shapes=(Shape(prompt="hi {{ nonce }}", max_tokens=9),)))
+        planned = maker.make(1)
+        body = msgspec.json.decode(planned.content or b"")
+        made[dialect] = (planned.path, body | {"input": None} if dialect == "responses" else body)
+        text = body["input"] if dialect == "responses" else body["messages"][0]["content"]
+        assert text.startswith("hi ")
+        assert len(text) == 15
+        assert planned.headers.get("anthropic-version") == ("2023-06-01" if dialect == "messages" else None)
+    assert made["responses"] == (
+        "/v1/responses",
+        {"model": "tiny", "input": None, "max_output_tokens": 9, "stream": True},
+    )
+    path, body = made["messages"]
+    assert path == "/v1/messages"
+    assert set(body) == {"model", "messages", "max_tokens", "stream"}
+    messages = Shape(messages=({"role": "user", "content": "hi"},))
+    (asked,) = bodies(1, dialect="responses", shapes=(messages,))
+    assert asked["input"][0]["role"] == "user"
+    for dialect in ("responses", "messages"):
+        with pytest.raises(UserError, match="fixed length"):
+            replace(SPEC, dialect=dialect, fixed_length=True)
+
+
+def test_json_lines() -> None:
+    body = {"model": "gemma3", "prompt": "Count from {{ nonce }}."}
+    planned = RequestMaker(replace(SPEC, dialect="json_lines", path="/api/generate", shapes=(Shape(body=body),))).make(
+        1
+    )
+    assert (planned.method, planned.path) == ("POST", "/api/generate")
+    assert planned.headers == {"accept": "application/x-ndjson", "content-type": "application/json"}
+    assert set(msgspec.json.decode(planned.content or b"")) == {"model", "prompt"}, (
+        "nothing is added to a body of one's own"
+    )
+
+
 def test_every_prompt_is_unique_and_the_same_again_for_the_same_seed() -> None:
     def prompts(**changes: Any) -> list[str]:
         return [body["prompt"] for body in bodies(50, shapes=(Shape(prompt="no placeholder"),), **changes)]
