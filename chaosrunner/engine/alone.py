@@ -79,14 +79,16 @@ class Alone:
     def load(self) -> str:
         """The load in words."""
         spec = self.spec
+        shared = f", in {spec.workers} processes" if spec.workers > 1 else ""
         if spec.open is None:
             users = "1 user" if spec.concurrency == 1 else f"{spec.concurrency} users"
-            return users + (f", pausing {spec.pause:g} s" if spec.pause else "")
+            return users + (f", pausing {spec.pause:g} s" if spec.pause else "") + shared
         stages = [
             f"{stage.rps:g}{'' if stage.to is None else f' to {stage.to:g}'}/s for {stage.seconds:g} s"
             for stage in spec.open.stages
         ]
-        return f"{', then '.join(stages)}, {spec.open.arrivals} arrivals, at most {spec.open.max_in_flight} in flight"
+        most = f"at most {spec.open.max_in_flight} in flight"
+        return f"{', then '.join(stages)}, {spec.open.arrivals} arrivals, {most}{shared}"
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
         pause=closed.pause,
         jitter=closed.jitter,
         ramp=closed.ramp,
+        workers=probe.workers,
         connection=probe.connection,
         limits=Limits(
             connect=timeouts.connect,
@@ -81,7 +82,8 @@ def describe(probe: models.Probe, spec: ProbeSpec, warm_streams: int) -> manifes
         slo=probe.slo.model_dump(exclude_none=True),
         warm_streams=warm_streams,
         concurrency=spec.concurrency if spec.open is None else None,
-        load=probe.load.text(),
+        load=probe.describe(),
+        workers=spec.workers,
         pod_header=spec.pod_header,
     )
 

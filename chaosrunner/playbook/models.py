@@ -374,6 +374,9 @@ class Probe(Model):
     """Plain requests without a stream."""
     load: Load = Load(closed=Closed(concurrency=1))
     """How many requests; one at a time where absent."""
+    workers: int = Field(default=1, ge=1, le=256)
+    """Processes that share the load, for more streams than one core can read (some hundreds at 50 chunks a second).
+    They change nothing in what is sent: users, arrivals and `max_in_flight` are split among them."""
     timeouts: Timeouts = Timeouts()
     slo: Slo = Slo()
     connection: Literal["new", "reused", "fixed"] = "reused"
@@ -408,6 +411,9 @@ class Probe(Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Probe:
+        if self.workers > self.load.most_in_flight:
+            message = f"{self.workers} workers, but at most {self.load.most_in_flight} in flight"
+            raise mistake(message, "a worker has one request in flight or more: lower workers, or raise the load")
         if self.kind != "openai" and self.fixed_length:
             raise mistake("fixed_length belongs to openai probes")
         if self.openai is not None and self.openai.api == "responses" and self.fixed_length:

@@ -80,6 +80,14 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
         '9:28: "for" is missing',
         "9:54: expected a number of at least 1, got 0",
         '9:67: expected one of: poisson, constant; got "uniform"']),
+    ((("    load:", "    workers: 0\n    load:"),), [
+        "10:14: expected a number of at least 1, got 0"]),
+    (((CLOSED, "{closed: {concurrency: 3}}\n    workers: 4"), CONCURRENCY), [
+        "7:5: 4 workers, but at most 3 in flight (a worker has one request in flight or more: lower workers, or raise "
+        "the load)"]),
+    (((CLOSED, "{open: {stages: [{rps: 5, for: 1s}], max_in_flight: 7}}\n    workers: 8"), CONCURRENCY), [
+        "7:5: 8 workers, but at most 7 in flight (a worker has one request in flight or more: lower workers, or raise "
+        "the load)"]),
     ((("    load:", "    cancel_after: {chunks: 2, time: 1s}\n    load:"),), [
         "10:19: cancel_after has exactly one of chunks, time; found chunks and time (like {chunks: 20})"]),
     ((("    load:", "    cancel_after: {chunks: 0, share: 120%}\n    load:"),), [

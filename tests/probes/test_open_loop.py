@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from chaosrunner.errors import UserError
-from chaosrunner.probes import ProbeSpec, run_probe
+from chaosrunner.probes import Limits, ProbeSpec, run_probe
 from chaosrunner.probes.maker import RequestMaker
 from chaosrunner.probes.spec import OpenLoop, Stage
 from chaosrunner.probes.timer import Timer, _LoopTimer
@@ -136,7 +136,7 @@ async def test_a_rate_that_cannot_be_held_stops_all_the_same() -> None:
 async def test_the_drain_limit() -> None:
     async with serve(held(20)) as server:
         rows = Rows()
-        await run_for(spec_for(server.url, open=load(20)), 0.3, rows, drain=0.1)
+        await run_for(spec_for(server.url, open=load(20), limits=Limits()), 0.3, rows, drain=0.1)
     rows.check()
     assert {request.outcome for request in rows.requests} == {Outcome.CANCELLED}
 

@@ -408,6 +408,13 @@ async def test_a_worker_whose_rows_nobody_takes_waits(monkeypatch: pytest.Monkey
     assert got == rows
 
 
+def test_a_worker_imports_nothing_heavy() -> None:
+    program = "import sys, chaosrunner.probes.worker; print(*sys.modules)"
+    imported = subprocess.check_output([sys.executable, "-c", program], text=True).split()
+    heavy = ("kubernetes", "aiohttp", "pandas", "numpy", "pyarrow", "pydantic", "prometheus_client")
+    assert [name for name in heavy if name in imported] == []
+
+
 # --- one clear error --------------------------------------------------------------------------------------
 
 

@@ -66,6 +66,9 @@ def unobserved(picture: Picture) -> Iterator[Finding]:
 
 
 def prober(picture: Picture, facts: Facts) -> Iterator[Finding]:
+    for row in picture.observations.run.died:
+        text = f"probe {row.probe}: {row.reason}; from then on the load was not what was asked for"
+        yield finding("worker_died", "inconclusive", text, [row.id], "see the system's log: was memory short?")
     share = facts.prober.faults_share
     if share:
         severity: Severity = "inconclusive" if share > PROBER_FAULT_LIMIT else "warning"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from chaosrunner.timeline.rows import Journal, Prober, Run, Step
+from chaosrunner.timeline.rows import Journal, Prober, Run, Step, Worker
 
 
 @dataclass
@@ -43,6 +43,7 @@ class RunState:
         self.journal: dict[str, Journal] = {}
         """Latest row of each entry."""
         self.lags = array("d")
+        self.died: list[Worker] = []
 
     def feed_run(self, row: Run) -> None:
         self.events.append(row)
@@ -66,6 +67,10 @@ class RunState:
         process.last = row
         if files_share(row) > (0.0 if self.fullest is None else files_share(self.fullest)):
             self.fullest = row
+
+    def feed_worker(self, row: Worker) -> None:
+        if row.event == "died":
+            self.died.append(row)
 
     @property
     def ended(self) -> bool:
