@@ -56,7 +56,7 @@ async def run_for(spec: ProbeSpec, seconds: float, rows: Rows, *, drain: float |
 async def test_slow_answers_do_not_slow_the_sending() -> None:
     async with serve(held(0.3)) as server:
         rows = Rows()
-        stopped = await run_for(spec_for(server.url, open=load(40)), 1.0, rows)
+        stopped = await run_for(spec_for(server.url, open=load(40), limits=Limits()), 1.0, rows)
         connections = server.connections
     rows.check()
     assert [row.request for row in rows.sent] == [f"chat-{number}" for number in range(1, len(rows.sent) + 1)]
@@ -84,7 +84,7 @@ async def test_idle_connections_are_used_again() -> None:
 async def test_what_the_cap_forbids_is_told_and_not_sent() -> None:
     async with serve(held(0.35)) as server:
         rows = Rows()
-        await run_for(spec_for(server.url, open=load(20, 2)), 1.0, rows)
+        await run_for(spec_for(server.url, open=load(20, 2), limits=Limits()), 1.0, rows)
         connections = server.connections
     refused = [row for row in rows.requests if row.outcome == Outcome.NOT_SENT]
     assert len(refused) >= 10
@@ -103,7 +103,7 @@ async def test_what_piled_up_while_we_stood_still_is_our_fault() -> None:
     """No word on the service: it was not even asked."""
     rows = Rows()
     async with serve(held(0.1)) as server:
-        spec = spec_for(server.url, open=load(50, 20))
+        spec = spec_for(server.url, open=load(50, 20), limits=Limits())
         async with anyio.create_task_group() as group:
             group.start_soon(run_for, spec, 1.2, rows)
             await anyio.sleep(0.4)
