@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from random import Random
 from typing import Any
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 from chaosrunner.probes.framing import LONGEST
 from chaosrunner.probes.transcript import Transcript
 from chaosrunner.timeline.outcomes import Outcome
-from tests.http.scripted import LAST_CHUNK, Conversation, chunk
+from tests.http.scripted import LAST_CHUNK, OK_SSE, Conversation, chunk
 from tests.probes.helpers import ask_script
-from tests.probes.streams import CHAT, STREAMS, Stream, dialect_of
+from tests.probes.streams import CHAT, ROLE, STREAMS, WORDS, Stream, chat, chat_usage, data, dialect_of
 
 NAMES = [stream.name for stream in STREAMS]
 
@@ -63,10 +64,58 @@ def test_a_part_of_a_good_stream_is_none(stream: Stream) -> None:
     assert states[-1]
 
 
+@pytest.mark.anyio
+async def test_a_path_that_holds_everything_back_shows_in_the_row() -> None:
+    # dstackai/dstack#4269: the answer is whole, but it came all at once
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(OK_SSE)
+        await asyncio.sleep(0.3)
+        await conversation.write(chunk(data(ROLE, *WORDS * 5, chat({}, "stop"), chat_usage(15), "[DONE]").encode()))
+        await conversation.write(LAST_CHUNK)
+
+    request = await ask_script(script, dialect="chat")
+    assert request.outcome == Outcome.COMPLETE
+    assert (request.content_chunks, request.at_once) == (15, 14)
+    assert request.content_reads <= 2
+    assert not request.first_token_exact or request.content_reads == 2
+    assert request.first_token is not None
+    assert request.first_token - request.sent >= 0.3
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", [Conversation.reset, Conversation.fin])
+async def test_a_silence_before_a_cut_shows_in_the_row(end: Any) -> None:
+    """What an idle timeout on the way leaves: comments count as signs of life, tokens or not."""
+
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(OK_SSE + chunk(data(*WORDS).encode()))
+        await asyncio.sleep(0.1)
+        await conversation.write(chunk(b": ping\n\n"))
+        await asyncio.sleep(0.25)
+        await end(conversation)
+
+    request = await ask_script(script, dialect="chat")
+    assert (request.outcome, request.limit) == (Outcome.CUT_STREAM, None)
+    assert request.last_byte is not None
+    assert request.last_token is not None
+    assert 0.24 < request.at - request.last_byte < 2
+    assert request.last_byte - request.last_token > 0.05
+
+
+@pytest.mark.anyio
+async def test_our_own_limit_is_told_from_one_of_the_way() -> None:
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(OK_SSE + chunk(data(*WORDS).encode()))
+        await asyncio.sleep(10)
+
+    request = await ask_script(script, dialect="chat")
+    assert (request.outcome, request.limit) == (Outcome.STALLED_STREAM, "byte_idle")
+
+
 def read(stream: Stream, reads: list[bytes]) -> Transcript:
     transcript = Transcript(dialect_of(stream.dialect), "events")
-    for data in filter(None, reads):
-        assert transcript.feed(1.0, data)
+    for part in filter(None, reads):
+        assert transcript.feed(1.0, part)
     transcript.end()
     return transcript
 
@@ -136,8 +185,8 @@ def test_what_a_read_held_is_told() -> None:
 
     def timed(*reads: tuple[float, bytes, bool]) -> Transcript:
         transcript = Transcript(dialect_of("chat"), "events")
-        for at, data, exact in reads:
-            transcript.feed(at, data, exact)
+        for at, part, exact in reads:
+            transcript.feed(at, part, exact)
         transcript.end()
         return transcript
 
