@@ -38,6 +38,7 @@ SCENARIOS = {
         Scenario("T0", "64 streams as fast as they go", streams=64, first=0, gap=0),
         Scenario("O300", "open loop, 300 answers a second of 8 chunks", streams=256, gap=0.02, chunks=8, rate=300),
         Scenario("R1", "64 users, answers of one token", streams=64, first=0, gap=0, chunks=1),
+        Scenario("R2", "the same from two processes", streams=64, first=0, gap=0, chunks=1, workers=2),
     )
 }
 
@@ -45,6 +46,19 @@ SCENARIOS = {
 def run(scenario: Scenario, client: str, runs: int, seconds: float, where: machine.Cores, fast: bool) -> list[Figures]:
     how = peers.measure_peer if client in peers.PEERS else measure
     return [how(scenario, client, seconds, where, fast) for _ in range(runs)]
+
+
+def missing(scenario: Scenario, client: str, where: machine.Cores) -> str | None:
+    """Why a client is not run under a scenario; None if it is."""
+    if client in peers.PEERS:
+        return peers.missing(client, scenario)
+    if scenario.workers == 1:
+        return None
+    if client != "product":
+        return f"{client} has one process"
+    if 1 + len(where.clients) < 4:
+        return f"takes 4 cores: the server's, the system's, and two for the client; here are {1 + len(where.clients)}"
+    return None
 
 
 def middle(found: list[Figures]) -> Figures:
@@ -78,7 +92,7 @@ def main() -> None:
     for name in scenarios:
         print(f"{name}: {SCENARIOS[name].text}")
         for client in clients:
-            if (reason := peers.missing(client, SCENARIOS[name])) is not None:
+            if (reason := missing(SCENARIOS[name], client, where)) is not None:
                 print(f"  {client:<9} skipped: {reason}", flush=True)
                 continue
             found = run(SCENARIOS[name], client, options.runs, options.seconds, where, fast)

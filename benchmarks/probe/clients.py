@@ -32,6 +32,8 @@ class Load(msgspec.Struct):
     streams: int
     rate: float | None
     """Requests a second of an open loop; None: a closed one of `streams` users."""
+    workers: int
+    """Processes; of the product only."""
     ramp: float
     """Seconds over which the users begin."""
     seconds: float
@@ -56,6 +58,7 @@ async def product(load: Load, emit: Emit, clock: Clock) -> None:
         open=schedule,
         concurrency=load.streams,
         ramp=load.ramp,
+        workers=load.workers,
         connection="reused",
     )
     stop = anyio.Event()

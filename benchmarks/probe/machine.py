@@ -13,15 +13,20 @@ import msgspec
 
 class Cores(msgspec.Struct):
     server: int
-    client: int
+    clients: list[int]
+    """The others, from the last."""
+
+    @property
+    def client(self) -> int:
+        return self.clients[0]
 
 
 def cores() -> Cores:
-    """One core for the server, another for the client. Raises SystemExit where there is one only."""
-    ours = sorted(os.sched_getaffinity(0))
-    if len(ours) < 2:
+    """One core for the server, others for the client. Raises SystemExit where there is one only."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    if not others:
         raise SystemExit("two cores are needed: the server must not take its time from the client")
-    return Cores(server=ours[0], client=ours[-1])
+    return Cores(server=first, clients=others[::-1])
 
 
 def real_time() -> bool:
@@ -43,9 +48,9 @@ def prioritised(priority: int) -> Iterator[None]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def place(pid: int, core: int, priority: int | None) -> None:
-    """Puts a process (of one thread so far) on a core, with real-time priority unless that is None."""
-    os.sched_setaffinity(pid, {core})
+def place(pid: int, cores: set[int], priority: int | None) -> None:
+    """Puts a process (of one thread so far) on cores, with real-time priority unless that is None."""
+    os.sched_setaffinity(pid, cores)
     if priority is not None:
         os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(priority))
 
@@ -60,7 +65,7 @@ class Used(msgspec.Struct):
     ours: float
     """This process."""
     all: float
-    """Everything on the two cores."""
+    """Everything on the server's core and the client's first."""
 
     def __sub__(self, earlier: Used) -> Used:
         return Used(*(getattr(self, name) - getattr(earlier, name) for name in self.__struct_fields__))

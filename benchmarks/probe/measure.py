@@ -40,6 +40,8 @@ class Scenario(msgspec.Struct, frozen=True):
     chunks: int = 64
     rate: float | None = None
     """Requests a second of an open loop; `streams` is then the most in flight."""
+    workers: int = 1
+    """Processes of the client, each on a core of its own."""
 
     @property
     def length(self) -> float:
@@ -90,7 +92,7 @@ def serving(scenario: Scenario, log: Path, core: int, priority: int | None) -> I
         try:
             assert process.stdout is not None
             port = json.loads(process.stdout.readline())["port"]
-            machine.place(process.pid, core, priority)
+            machine.place(process.pid, {core}, priority)
             yield process.pid, f"http://127.0.0.1:{port}"
         finally:
             os.sched_setscheduler(process.pid, os.SCHED_OTHER, os.sched_param(0))
@@ -103,7 +105,7 @@ def measure(scenario: Scenario, client: str, seconds: float, where: machine.Core
         log, folder = Path(scratch) / "server.jsonl", Path(scratch) / "recording"
         ramp = min(4.0, scenario.length) if scenario.length else 0.2
         with serving(scenario, log, where.server, 11 if fast else None) as (server, url):
-            load = Load(url, scenario.streams, scenario.rate, ramp, seconds=ramp + SETTLE + seconds)
+            load = Load(url, scenario.streams, scenario.rate, scenario.workers, ramp, ramp + SETTLE + seconds)
             command = [
                 sys.executable, "-m", "benchmarks.probe.clients",
                 client, json.dumps(msgspec.to_builtins(load)), str(folder),
@@ -113,7 +115,7 @@ def measure(scenario: Scenario, client: str, seconds: float, where: machine.Core
                 assert process.stdout is not None
                 zero: float = json.loads(process.stdout.readline())["zero"]
                 idle = machine.resident(process.pid)
-                machine.place(process.pid, where.client, 10 if fast else None)
+                machine.place(process.pid, set(where.clients[: scenario.workers]), 10 if fast else None)
                 with machine.prioritised(12) if fast else contextlib.nullcontext():
                     process.stdin.write("go\n")
                     process.stdin.flush()

@@ -84,12 +84,10 @@ PEERS: dict[str, tuple[Callable[[str, int, int, float, Path], list[str]], Callab
 
 
 def missing(client: str, scenario: Scenario) -> str | None:
-    """Why a tool is not run; None if it is, or is no tool."""
-    if client not in PEERS:
-        return None
+    """Why a tool is not run; None if it is."""
     if shutil.which(client) is None:
         return f"{client} is not installed"
-    if scenario.rate is not None or not 64 <= scenario.streams <= 256:
+    if scenario.rate is not None or scenario.workers > 1 or not 64 <= scenario.streams <= 256:
         return "whole tools run in the closed loops of 64 and 256 streams only"
     return None
 

@@ -1,6 +1,6 @@
 """Real gateways as processes on loopback: nginx, haproxy and Envoy, each with its own idea of how a stream ends.
 
-A request says in the header `x-up` which of the upstream ports it is meant for. All wait 1 s at most for the upstream.
+A request says in the header `x-up` which of the upstream ports it is meant for. All wait 3 s at most for the upstream.
 """
 
 from __future__ import annotations
@@ -17,18 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 UPSTREAMS = 12
-PROGRAMS = {"nginx": "nginx", "nginx-default": "nginx", "haproxy": "haproxy", "envoy": "envoy"}
-"""Gateways, and the program that each needs. `nginx-default`: HTTP/1.0 to the upstream, and buffering."""
+PROGRAMS = {
+    "nginx": "nginx", "nginx-default": "nginx", "haproxy": "haproxy", "envoy": "envoy",
+    "nginx-h2": "nginx", "haproxy-h2": "haproxy", "envoy-h2": "envoy",
+}  # fmt: skip
+"""Gateways, and the program that each needs. `nginx-default`: HTTP/1.0 to the upstream, and buffering. With `-h2` the
+client speaks HTTP/2 by prior knowledge, and the upstream HTTP/1.1."""
 
 
 @dataclass
 class Gateway:
     """A running gateway."""
 
+    name: str
     url: str
     upstreams: list[int]
     """Ports; nobody listens on them until a test does."""
     process: subprocess.Popen[bytes]
+
+    @property
+    def http2(self) -> bool:
+        return self.name.endswith("-h2")
 
 
 def missing(name: str) -> str | None:
@@ -49,7 +58,7 @@ def running(name: str, folder: Path) -> Iterator[Gateway]:
         process = subprocess.Popen([program, *command[1:]], cwd=folder, stdout=log, stderr=log)
         try:
             _await_port(port, process, folder / "log")
-            yield Gateway(f"http://127.0.0.1:{port}", upstreams, process)
+            yield Gateway(name, f"http://127.0.0.1:{port}", upstreams, process)
         finally:
             process.terminate()
             try:
@@ -90,7 +99,7 @@ Config = tuple[tuple[str, str], list[str]]
 """A file (name and text), and the command."""
 
 
-def _nginx(upstream: str) -> Callable[[Path, int, list[int]], Config]:
+def _nginx(upstream: str, front: str = "") -> Callable[[Path, int, list[int]], Config]:
     def config(folder: Path, port: int, upstreams: list[int]) -> Config:
         ports = "\n".join(f"    {number} {each};" for number, each in enumerate(upstreams))
         paths = "\n".join(
@@ -109,10 +118,10 @@ def _nginx(upstream: str) -> Callable[[Path, int, list[int]], Config]:
             {ports}
               }}
               server {{
-                listen 127.0.0.1:{port};
+                listen 127.0.0.1:{port}{front};
                 location / {{
                   proxy_pass http://127.0.0.1:$up;
-                  proxy_read_timeout 1s;
+                  proxy_read_timeout 3s;
                   {upstream}
                 }}
               }}
@@ -123,20 +132,23 @@ def _nginx(upstream: str) -> Callable[[Path, int, list[int]], Config]:
     return config
 
 
-def _haproxy(folder: Path, port: int, upstreams: list[int]) -> Config:
-    backends = "\n".join(f"backend b{n}\n  server s 127.0.0.1:{each}" for n, each in enumerate(upstreams))
-    text = f"""
+def _haproxy(front: str = "") -> Callable[[Path, int, list[int]], Config]:
+    def config(folder: Path, port: int, upstreams: list[int]) -> Config:
+        backends = "\n".join(f"backend b{n}\n  server s 127.0.0.1:{each}" for n, each in enumerate(upstreams))
+        text = f"""
 defaults
   mode http
   timeout connect 1s
   timeout client 10s
-  timeout server 1s
+  timeout server 3s
 frontend front
-  bind 127.0.0.1:{port}
+  bind 127.0.0.1:{port}{front}
   use_backend b%[req.hdr(x-up)]
 {backends}
 """
-    return ("haproxy.cfg", text), ["haproxy", "-db", "-f", "haproxy.cfg"]
+        return ("haproxy.cfg", text), ["haproxy", "-db", "-f", "haproxy.cfg"]
+
+    return config
 
 
 def _envoy(folder: Path, port: int, upstreams: list[int]) -> Config:
@@ -152,7 +164,7 @@ def _envoy(folder: Path, port: int, upstreams: list[int]) -> Config:
         header = {"name": "x-up", "string_match": {"exact": str(number)}}
         return {
             "match": {"prefix": "/", "headers": [header]},
-            "route": {"cluster": f"b{number}", "timeout": "0s", "idle_timeout": "1s"},
+            "route": {"cluster": f"b{number}", "timeout": "0s", "idle_timeout": "3s"},
         }
 
     types = "type.googleapis.com/envoy.extensions.filters"
@@ -179,9 +191,13 @@ def _envoy(folder: Path, port: int, upstreams: list[int]) -> Config:
     return ("envoy.json", json.dumps(config)), command
 
 
+STREAMING = 'proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;'
 CONFIGS: dict[str, Callable[[Path, int, list[int]], Config]] = {
-    "nginx": _nginx('proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;'),
+    "nginx": _nginx(STREAMING),
     "nginx-default": _nginx(""),
-    "haproxy": _haproxy,
+    "haproxy": _haproxy(),
     "envoy": _envoy,
+    "nginx-h2": _nginx(STREAMING, front=" http2"),
+    "haproxy-h2": _haproxy(front=" proto h2"),
+    "envoy-h2": _envoy,
 }

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from chaosrunner.timeline.outcomes import Outcome
 
 FILE = Path(__file__).parent.parent / "data" / "gw" / "proxies.jsonl"
-NAMES = {"nginx11": "nginx", "nginx_default": "nginx-default", "haproxy": "haproxy", "envoy": "envoy"}
-"""The recording's names of gateways, and ours."""
+NAMES = {"nginx": "nginx11", "nginx-default": "nginx_default"}
+"""Gateways that the recording calls otherwise than by our name with an underscore."""
 
 
 class Seen(NamedTuple):
@@ -29,8 +29,9 @@ def recorded(gateway: str) -> dict[str, Seen]:
     The other client only knew what HTTP says; what a stream means is added here: an error object is in the bytes of
     `error_frame` alone, and a whole answer has [DONE].
     """
+    name = NAMES.get(gateway, gateway.replace("-", "_"))
     rows = [json.loads(line) for line in FILE.read_text().splitlines()]
-    return {row["mode"]: _seen(row) for row in rows if NAMES.get(row["proxy"]) == gateway}
+    return {row["mode"]: _seen(row) for row in rows if row["proxy"] == name}
 
 
 def _seen(row: dict[str, object]) -> Seen:
