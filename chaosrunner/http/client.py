@@ -82,7 +82,6 @@ class StreamClient:
 
     async def __aexit__(self, *_: object) -> None:
         self._pool.close()
-        self._stamps.close()
 
     def stream(
         self,

@@ -129,6 +129,8 @@ class Connection:
         if self._unsent:
             self._loop.remove_writer(self._fd)
             self._unsent.clear()
+        elif self._tls is not None and self._tls.ready and self._write_error is None:
+            self._try_to_send(self._tls.goodbye())
         self.closed = True
         self._raw.close()
 
@@ -231,6 +233,14 @@ class Tls:
             return False
         self.ready = True
         return True
+
+    def goodbye(self) -> bytes:
+        """The alert that says that nothing more follows (close_notify)."""
+        try:
+            self._object.unwrap()
+        except ssl.SSLError:
+            pass  # it waits for the peer's, or the peer has broken off
+        return self.outgoing.read()
 
     def encrypt(self, data: bytes) -> bytes:
         self._object.write(data)

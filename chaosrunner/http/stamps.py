@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import time
+from functools import cache
 
 from chaosrunner.timeline.clock import Clock
 
@@ -27,9 +28,12 @@ STEP = 50_000
 EARLY = 1e-4
 """Seconds by which a stamp may lie after now, or before the read before it, for want of precision."""
 
+LATE = 10.0
+"""Seconds for which bytes lie unread at most, where that must be assumed."""
+
 
 class Stamps:
-    """Turns what `recvmsg` says into instants. One for all connections of a client; `close` gives its socket back."""
+    """Turns what `recvmsg` says into instants; one for all connections of a client."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,7 +41,7 @@ class Stamps:
         self._offset = _sample()
         self._trusted = -float("inf")
         """Stamps from before this instant may be from before a step of the wall clock."""
-        self._holder: socket.socket | None = None
+        _keep_stamping()
 
     def now(self) -> float:
         """Seconds on the recording's clock."""
@@ -49,19 +53,8 @@ class Stamps:
 
     def enable(self, raw: socket.socket) -> None:
         """Ask the kernel for receive times of this socket; where it knows none, the loop's times serve."""
-        if sys.platform != "linux":
-            return
-        if self._holder is None:
-            # The kernel begins to stamp with the first socket that asks, some time after; one that asks all the while
-            # keeps it at it between connections.
-            self._holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            self._holder.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        raw.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-
-    def close(self) -> None:
-        if self._holder is not None:
-            self._holder.close()
-            self._holder = None
+        if sys.platform == "linux":
+            raw.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def of(self, ancillary: list[tuple[int, int, bytes]], floor: float) -> tuple[float, bool]:
         """When the bytes of a read came, and whether the kernel says so (else: now).
@@ -83,10 +76,27 @@ class Stamps:
 
     def _look_again(self, now: float) -> None:
         offset = _sample()
-        moved = abs(offset - self._offset)
-        if moved > STEP:  # else the process was held up between two looks at the clocks
-            self._trusted = now + moved * 1e-9
-            self._offset = offset
+        moved = offset - self._offset
+        if abs(moved) <= STEP:
+            return  # the process was held up between two looks at the clocks
+        # By the new offset, a stamp from before a step ahead lies before it by as much. One from before a step back
+        # lies after it: in the future, unless it is read late.
+        self._trusted = now + min(max(-moved * 1e-9, 0.0), LATE)
+        self._offset = offset
+
+
+@cache
+def _keep_stamping() -> socket.socket | None:
+    """A socket that asks for stamps as long as the process lives.
+
+    The kernel begins to stamp some milliseconds after the first socket asks, and ends with the last: without this one,
+    a connection of its own for each request would often be too early.
+    """
+    if sys.platform != "linux":
+        return None
+    holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    holder.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    return holder
 
 
 def _sample() -> int:

@@ -52,7 +52,6 @@ class WireTransport(httpx.AsyncBaseTransport):
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
-        self._stamps.close()
 
     def _pool(self, url: httpx.URL) -> Pool:
         key = (url.raw_scheme, url.raw_host, url.port)
