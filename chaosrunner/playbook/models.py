@@ -398,6 +398,12 @@ class Probe(Model):
         """openai, anthropic, sse, json_lines or http."""
         return exactly_one(self, PROBE_KINDS, "a probe")
 
+    @property
+    def prompt_files(self) -> list[str]:
+        """Files that what it sends is read from."""
+        named = [self.text.prompts if self.text else None, *(shape.prompts for shape in self.mix or [])]
+        return [path for path in named if path is not None]
+
     def describe(self) -> str:
         """What it sends, in words."""
         cancels = [("", self.cancel_after), *((f" of {shape.name}", shape.cancel_after) for shape in self.mix or [])]
