@@ -135,7 +135,14 @@ class MetricScope:
         if not n:
             return None
         few = aggregate.too_few(n, _PERCENTILES[name])
-        return f"n = {n}" + (f": {few}" if few else "")
+        return f"n = {n}" + (f": {few}" if few else "") + self._held_back(args)
+
+    def _held_back(self, args: Args) -> str:
+        """That times between chunks are not the model's, where something on the way delivered them in lumps."""
+        picture = self.picture
+        held = picture.delivery.held & picture.requests.success & self._mask(args, None, 1)
+        count = int(np.count_nonzero(held)) if args[0] != "e2e" else 0
+        return f"; {count} came in lumps: this tells of the way there" if count else ""
 
     def no_sample(self, name: str, args: Args, window: float | None) -> str | None:
         """Why a metric of requests has none to be of; None where it has some, and for other metrics."""

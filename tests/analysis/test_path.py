@@ -38,10 +38,14 @@ def test_a_gateway_that_holds_everything_back() -> None:
         stream(tape, sent, 16.5, 65, 64, first_token=sent + 16.5, probe="gateway")
         stream(tape, sent, 16.5, 65, 0, first_token=sent + 0.5, probe="direct")
     tape.end(120.0)
-    found = finding(facts(tape), "buffered_path")
+    told = facts(tape, context("p95(ttft) < 20s", "p95(e2e) < 20s"))
+    found = finding(told, "buffered_path")
     assert found.severity == "warning"
     assert found.text.startswith("5 of 5 streams of gateway came in lumps: 65 chunks in 1 over 16.5 s")
     assert len(found.evidence) == 5
+    notes = [check.notes for check in told.checks]
+    assert notes[0]["p95(ttft)"].endswith("; 5 came in lumps: this tells of the way there")
+    assert "lumps" not in notes[1]["p95(e2e)"], "the last chunk was not late"
     assert [item.code for item in facts(tape).findings].count("buffered_path") == 1, "the direct probe has none"
 
 

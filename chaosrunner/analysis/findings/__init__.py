@@ -26,7 +26,7 @@ def findings(picture: Picture, facts: Facts) -> list[Finding]:
         service.outages(picture, facts.outages, facts.replacements),
         service.warmup(picture, facts.replacements),
         service.exposure(picture, facts),
-        path.buffering(picture, facts),
+        path.buffering(picture),
         path.time_limits(picture),
         observation.alerts(picture),
         observation.journal(picture),

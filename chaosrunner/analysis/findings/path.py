@@ -7,20 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chaosrunner.analysis.facts import Facts, Finding
+from chaosrunner.analysis.facts import Finding, Severity
 from chaosrunner.analysis.findings.base import finding, plural
 from chaosrunner.analysis.picture import Picture
 from chaosrunner.analysis.requests import Floats, Ints, Mask
 from chaosrunner.timeline.outcomes import Outcome
-
-FEWEST_CHUNKS = 8
-"""Chunks with content below which a stream shows nothing of how it was delivered."""
-LUMPED = 0.8
-"""Share of a stream's chunks that come at once, less than 1 ms after the one before, above which it came in lumps."""
-SLOWEST_BURST = 0.005
-"""Seconds a chunk, from sending to the last one, below which a model may really have been that fast."""
-SHORTEST_WAIT = 0.5
-"""Seconds that a stream took, below which holding it back makes no difference to anybody."""
 
 SHORTEST_LIMIT = 5.0
 """Seconds below which equal times are no sign of a limit: a gateway notices a dead replica after one second."""
@@ -48,31 +39,24 @@ TOTAL_DEFAULTS = {15.0: "Envoy (timeout of a route)", 30.0: "Google Cloud load b
 cloud.google.com/load-balancing/docs/https/request-distribution."""
 
 
-def buffering(picture: Picture, facts: Facts) -> Iterator[Finding]:
+def buffering(picture: Picture) -> Iterator[Finding]:
     """Streams that came in lumps although they took their time (dstackai/dstack#4269: a gateway held back 16 KB)."""
     requests = picture.requests
-    chunks, took = requests.content_chunks, requests.last_token - requests.began()
-    with np.errstate(invalid="ignore"):
-        told = requests.in_service & (chunks >= FEWEST_CHUNKS) & (took >= SHORTEST_WAIT)
-        lumps = chunks - requests.at_once
-        held = told & (requests.at_once >= LUMPED * (chunks - 1)) & (took >= SLOWEST_BURST * chunks)
-        # What came while our own loop stood still piled up at our end.
-        held &= took > 2 * lumps * (facts.prober.lag_max or 0.0)
+    told, held, lumps, took = picture.delivery
     for name in requests.vocabulary["probe"].words:
         mine = requests.of_probe(name)
         found, of = np.flatnonzero(held & mine), int(np.count_nonzero(told & mine))
         if len(found) * 10 < of or not len(found):
             continue
+        chunks, seconds = float(np.median(requests.content_chunks[found])), float(np.median(took[found]))
         text = (
-            f"{len(found)} of {plural(of, 'stream')} of {name} came in lumps: {np.median(chunks[found]):.0f} chunks in "
-            f"{np.median(lumps[found]):.0f} over {np.median(took[found]):.1f} s (medians); something on the way holds "
-            "them back, or the server does not stream. TTFT and chunk gaps tell of that and not of the model; whether "
-            "streams were complete is not touched by it"
+            f"{len(found)} of {plural(of, 'stream')} of {name} came in lumps: {chunks:.0f} chunks in "
+            f"{np.median(lumps[found]):.0f} over {seconds:.1f} s (medians); something on the way holds them back, or "
+            "the server does not stream. TTFT and chunk gaps tell of that and not of the model; whether streams were "
+            "complete is not touched by it"
         )
-        advice = "turn response buffering off on the way (nginx: proxy_buffering off, or X-Accel-Buffering: no)"
-        yield finding(
-            "buffered_path", "warning" if len(found) >= SURE else "info", text, requests.ids(held & mine), advice
-        )
+        severity: Severity = "warning" if len(found) >= SURE else "info"
+        yield finding("buffered_path", severity, text, requests.ids(held & mine), _BUFFER_ADVICE)
 
 
 def time_limits(picture: Picture) -> Iterator[Finding]:
@@ -96,6 +80,7 @@ def time_limits(picture: Picture) -> Iterator[Finding]:
         yield _finding(picture, group, "time_limit", "in all, data flowing", TOTAL_DEFAULTS, _TOTAL_ADVICE)
 
 
+_BUFFER_ADVICE = "turn response buffering off on the way (nginx: proxy_buffering off, or X-Accel-Buffering: no)"
 _IDLE_ADVICE = "raise that limit, or let the server send something meanwhile, like a comment every few seconds"
 _TOTAL_ADVICE = "raise that limit for streams, or switch it off: an idle timeout guards them better"
 
