@@ -53,9 +53,10 @@ class Alone:
     checks: tuple[str, ...] = ()
     """Expressions on the traffic."""
     duration: float | None = None
-    """Seconds after which no request starts."""
+    """Seconds of load, after which no request starts; they count from when all workers are up."""
     requests: int | None = None
-    """Requests after which none starts. In an open loop those that are due at the same instant still do."""
+    """Requests after which none starts. In an open loop those that are due at the same instant still do, and what other
+    workers send until they hear of it."""
     drain: float | None = None
     """Seconds for which requests in flight may then go on; to their end where None."""
     playbook: str = ""
@@ -127,6 +128,12 @@ class _Alone:
         self.listeners: list[Emit] = [self.live.feed, self.tally.feed, *(each(self.live) for each in follow)]
         if alone.requests is not None:
             self.listeners.append(self._count)
+        self.begun = anyio.Event()
+        """The load begins (or never will)."""
+        if alone.spec.workers == 1:
+            self.begun.set()
+        else:
+            self.listeners.append(self._begin)
         self.writer: Writer | None = None
         if timelines is not None:
             folder = timelines / self.manifest.drill / self.manifest.run
@@ -160,10 +167,15 @@ class _Alone:
             if self.sent == self.alone.requests:
                 self.stop.set()
 
+    def _begin(self, row: rows.Row) -> None:
+        if isinstance(row, rows.Worker):
+            self.begun.set()
+
     def _abort(self, reason: str) -> None:
         if self.reason is None:
             self.reason = reason
             self.stop.set()
+            self.begun.set()
             self.emit(rows.Run(at=self.clock.now(), event="aborting", reason=reason))
 
     async def execute(self, signals: AsyncIterator[signal.Signals]) -> Ran:
@@ -180,6 +192,7 @@ class _Alone:
         return self._close()
 
     async def _end(self) -> None:
+        await self.begun.wait()
         if self.alone.duration is not None:
             with anyio.move_on_after(self.alone.duration):
                 await self.stop.wait()
