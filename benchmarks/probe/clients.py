@@ -112,18 +112,15 @@ async def _users(
             "stream_options": {"include_usage": True},
         }  # fmt: skip
         chunks: list[float] = []
-        reads = 0
         done = False
         rest = b""
         async for data in ask(body):
             at = clock.now()
             *events, rest = (rest + data).split(b"\n\n")
-            before = len(chunks)
             for event in events:
                 if b'"text":"' in event:
                     chunks.append(at)
                 done = done or event == b"data: [DONE]"
-            reads += len(chunks) > before
         emit(
             Request(
                 at=clock.now(),
@@ -133,8 +130,6 @@ async def _users(
                 sent=sent,
                 scheduled=scheduled,
                 chunks=chunks,
-                content_chunks=len(chunks),
-                content_reads=reads,
             )
         )
 

@@ -9,9 +9,9 @@ from benchmarks.probe.measure import Figures
 NOTES = """\
 first, every: error of the receive time of the first chunk of an answer, and of every chunk. CPU: the client's, of one
 core. late: sends against their schedule. exact: chunks whose time is the kernel's own, not that of a later one in the
-same read. KB: memory of the client a stream, beyond what it had before it began. server: its CPU; near 100 % it is the
-limit. foreign: what others used of both cores together. wrong: answers that the client did not record as complete or
-whose chunks it miscounted, and answers of which it has no record."""
+same read, and the error of these alone. KB: memory of the client a stream, beyond what it had before it began.
+server: its CPU; near 100 % it is the limit. foreign: what others used of both cores together. wrong: answers that the
+client did not record as complete or whose chunks it miscounted, and answers of which it has no record."""
 
 
 def span(seconds: float) -> str:
@@ -39,6 +39,7 @@ COLUMNS: list[tuple[str, int, str, Callable[[float], str]]] = [
     ("p99", 7, "late_p99", span),
     ("max", 7, "late_max", span),
     ("exact", 5, "exact", percent),
+    ("p99", 7, "exact_p99", span),
     ("KB", 4, "memory", lambda value: f"{value / 1000:.0f}"),
     ("server", 6, "server", percent),
     ("foreign", 7, "foreign", percent),
