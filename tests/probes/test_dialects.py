@@ -63,6 +63,10 @@ def test_error_events() -> None:
     assert openai('{"message":"m","code":500}', "error") == Frame(error=StreamError("m", 500))
     assert openai("engine died", "error") == Frame(error=StreamError("engine died"))
     assert openai("[DONE]", "error").done, "a polite end is one under any event name"
+    for dialect in (OpenAI(), Responses(), Anthropic(), PlainSse()):
+        assert dialect.event(Event(b"", "error")).error == StreamError(""), "an error that says nothing is one"
+        assert dialect.event(Event(b"")) == Frame(), "a blank event is none"
+        assert dialect.event(Event(b'{"message":"m","code":500}', "error")).error == StreamError("m", 500)
 
 
 def test_openai_whole_answers() -> None:

@@ -68,11 +68,9 @@ class OpenAI(Dialect):
 
     def event(self, event: Event) -> Frame:
         data = event.data
-        if not data:
-            return NOTHING
         if event.name == "error" and data.strip() != DONE:
             return Frame(error=read_error(data))
-        return _read(data)
+        return _read(data) if data else NOTHING
 
     def body(self, body: bytes) -> Frame:
         return _read(body)
