@@ -49,6 +49,11 @@ class Dialer:
         self._proxy = proxy if tunnel else None
         self._numeric = _numeric(self._host, self._port)
 
+    @property
+    def secure(self) -> bool:
+        """Whether connections have TLS."""
+        return self._tls is not None
+
     async def open(self, wait: Wait, trail: Trail, limit: float | None) -> Connection:
         """Try the addresses one after the other, each for its share of `limit` (seconds)."""
         addresses = self._numeric or await self._resolve(wait, limit)

@@ -13,13 +13,20 @@ import h2.connection
 import h2.errors
 import h2.events
 import h2.exceptions
+import h2.settings
 
 from chaosrunner.http.connection import Connection
 from chaosrunner.http.errors import CutKind, NoResponse, StreamCut, TransportError
 from chaosrunner.http.failures import after_headers, before_headers
+from chaosrunner.http.http1 import LONGEST_HEAD
 
 WINDOW = 1 << 24
 """Bytes that the peer may send ahead, on the connection and on each stream."""
+_SETTINGS = {
+    h2.settings.SettingCodes.ENABLE_PUSH: 0,
+    h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: WINDOW,
+    h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: LONGEST_HEAD,
+}
 _FRAME_HEADER = 9
 _LARGEST_FRAME = 16384
 """Bytes of a frame's payload that we take: the default of SETTINGS_MAX_FRAME_SIZE (RFC 9113, section 6.5.2)."""
@@ -64,8 +71,7 @@ class Session:
         """What the current receive has brought of bodies."""
         self._incoming = bytearray()
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding=None))
-        self._h2.local_settings.enable_push = 0
-        self._h2.local_settings.initial_window_size = WINDOW
+        self._h2.local_settings = h2.settings.Settings(client=True, initial_values=_SETTINGS)
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(WINDOW)
         connection.owner = self

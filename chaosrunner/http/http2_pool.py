@@ -51,9 +51,9 @@ class Http2Pool:
         failure: TransportError | None = None
         try:
             connection = await self._dialer.open(exchange.wait, exchange, exchange.timeouts.connect)
-            if connection.protocol not in (None, "h2"):
+            if self._dialer.secure and connection.protocol != "h2":
                 connection.close()
-                raise TlsError(f"the peer speaks {connection.protocol}, not h2 (ALPN)")
+                raise TlsError("the peer does not agree on HTTP/2 in the TLS handshake (ALPN)")
             session = Session(connection)
             self._sessions.append(session)
         except TransportError as error:
