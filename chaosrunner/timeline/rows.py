@@ -150,7 +150,8 @@ class Prober(Base, tag_field="kind", tag="prober"):
 class Worker(Base, tag_field="kind", tag="worker"):
     """A probe that has several processes: the life of one of them.
 
-    The requests that were in flight in a worker that died have final rows all the same, as `prober_fault`.
+    The requests that were in flight in a worker that died have final rows all the same, as `prober_fault`; of what it
+    sent in its last milliseconds nothing is known.
     """
 
     probe: str

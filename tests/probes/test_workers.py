@@ -291,7 +291,10 @@ async def test_a_worker_that_is_killed_is_not_the_services_fault(server: Program
         if (headers := next((other for other in team.headers if other.request == row.request), None)) is not None:
             assert (row.headers, row.status, row.remote) == (headers.at, 200, headers.remote)
     assert max(row.sent for row in team.requests if row.request in own) <= died.at
-    assert {row["id"] for row in server.rows("received")} <= {row.request for row in team.requests}
+    told = {row.request for row in team.requests}
+    untold = [row["received"] for row in server.rows("received") if row["id"] not in told]
+    assert all(received > team.clock.wall(died.at) - 0.5 for received in untold)
+    assert len(untold) <= 2
 
 
 async def test_no_worker_outlives_its_parent(server: Program, tmp_path: Path) -> None:
