@@ -12,8 +12,8 @@ from chaosrunner.probes import wire
 from chaosrunner.timeline.rows import Row
 
 PACE = 0.005
-"""Least seconds between two batches of rows: a killed worker has told all but its last milliseconds. To hand over each row
-as it comes would cost ten times as much, as every time the parent is woken."""
+"""Least seconds between two batches of rows: a killed worker has told all but its last milliseconds. To hand over each
+row as it comes would cost ten times as much, as every time the parent is woken."""
 MOST = 8 << 20
 """Bytes that may wait for a parent that is slow to read. Beyond them the worker stands still until it has: nothing is
 lost, the memory is bounded, and the stall is measured as what it is, lag of the event loop."""
