@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from chaosrunner.errors import UserError
-from chaosrunner.probes import Limits, ProbeSpec, Shape, outbox, run_probe, wire
+from chaosrunner.probes import Limits, ProbeSpec, Shape, outbox, run_probe, wire, workers
 from chaosrunner.probes.maker import RequestMaker
 from chaosrunner.probes.part import Part, numbers
 from chaosrunner.probes.spec import CancelAfter, OpenLoop, Prompt, Stage
@@ -297,6 +297,33 @@ async def test_a_worker_that_is_killed_is_not_the_services_fault(server: Program
     assert len(untold) <= 2
 
 
+async def test_a_worker_that_hangs_does_not_hold_up_a_cancelled_probe(
+    server: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 0.5)
+    spec = await spec_of(server, shapes=(Shape(prompt="hello", max_tokens=2000),))
+    team = Team()
+    async with anyio.create_task_group() as group:
+        group.start_soon(team.run, spec)
+        await team.until(lambda: len(team.headers) == 6)
+        os.kill(team.life("began")[0].pid, signal.SIGSTOP)
+        group.cancel_scope.cancel()
+    team.check()
+    assert Counter(row.outcome for row in team.requests) == {Outcome.CANCELLED: 3, Outcome.PROBER_FAULT: 3}
+    assert {row.error for row in team.requests if row.outcome == Outcome.PROBER_FAULT} == {
+        "worker 1 of 2 did not end in time"
+    }
+
+
+async def test_a_worker_that_cannot_start_is_one_error(server: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = await spec_of(server)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    team = Team()
+    with pytest.raises(UserError, match=r"probe chat: worker \d of 2 ended with exit code 1 before it could begin"):
+        await team.run(spec)
+    assert not team
+
+
 async def test_no_worker_outlives_its_parent(server: Program, tmp_path: Path) -> None:
     spec = await spec_of(server, shapes=(Shape(prompt="hello", max_tokens=2000),), workers=3)
     (tmp_path / "spec").write_bytes(msgspec.msgpack.encode(spec))
@@ -432,6 +459,14 @@ async def test_a_bad_ca_file_is_one_error(workers: int, server: Program, tmp_pat
     assert not psutil.Process().children(recursive=True) or [child.pid for child in psutil.Process().children()] == [
         server.process.pid
     ]
+
+
+async def test_what_a_worker_finds_wrong_while_it_sends_is_one_error(server: Program) -> None:
+    spec = await spec_of(server, shapes=(Shape(prompt="hello", max_tokens=4, headers={"x-two": "a\nb"}),))
+    team = Team()
+    with pytest.raises(UserError, match="x-two"):
+        await team.run(spec)
+    team.check()
 
 
 def test_more_workers_than_requests_in_flight_make_no_sense() -> None:
