@@ -20,9 +20,9 @@ from chaosrunner.timeline.clock import Clock
 
 NOTABLE = (
     "content-type", "content-length", "transfer-encoding", "content-encoding", "connection", "retry-after", "server",
-    "via", "x-request-id",
+    "via",
 )  # fmt: skip
-"""Headers that tell something about how a stream is carried."""
+"""Headers that tell something about how a stream is carried. Those of gateways begin with `x-`."""
 
 TIME = 10
 """Columns of a time."""
@@ -104,7 +104,7 @@ class Frames:
         self._line(at, f"HTTP {status}", Text(), "bold" if status < 300 else "bold red")
         notable = {*NOTABLE, (self._spec.pod_header or "").lower()}
         for name, value in headers.items():
-            if name in notable:
+            if name in notable or name.startswith("x-"):
                 self._print(Text.assemble(" " * (2 * TIME + 4), (f"{name}: {value}", "dim")))
 
     def data(self, at: float, data: bytes, exact: bool) -> None:
@@ -183,13 +183,14 @@ class Frames:
         line.append(f"+{fine(gap)}".rjust(TIME + 2) + "  ", style="dim")
         line.append(kind.ljust(KIND), style=style)
         line.append_text(text)
+        if self._console is not None:
+            line.truncate(self._console.width, overflow="ellipsis")
         self._print(line)
 
     def _print(self, line: Text) -> None:
         if self._console is not None:
             line.rstrip()
-            line.truncate(self._console.width, overflow="ellipsis")
-            self._console.print(line, no_wrap=True, soft_wrap=True)
+            self._console.print(line, soft_wrap=True)
 
 
 def kind(meaning: Meaning) -> str:

@@ -89,6 +89,8 @@ class Progress:
         alone, gone = self._alone, time.monotonic() - self._began
         whole = f" of {alone.duration:g} s" if alone.duration is not None else ""
         line = Text(f"{gone:.0f} s{whole}", style="bold")
+        if self._doing:
+            line.append(f"  {self._doing}", style="not bold dim")
         of = f" of {alone.requests}" if alone.requests is not None else ""
         line.append(
             f"  sent {self._sent}{of}  in flight {self._sent - self._ended}  ended {self._ended}", style="not bold"
@@ -105,6 +107,4 @@ class Progress:
                 line.append(f"  TTFT {fine(median(known))}", style="not bold")
         if self._lag > 0.05:
             line.append(f"  loop late by {fine(self._lag)}", style="not bold yellow")
-        if self._doing:
-            line.append(f"  {self._doing}", style="not bold dim")
         return line

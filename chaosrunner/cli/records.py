@@ -51,10 +51,10 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     except ValueError as error:
         raise UserError(f"{found.folder}: the manifest's checks or selector cannot be read: {error}") from error
     facts = analyse(found, context)
-    if found.manifest.load is None:
-        first, parts = headline(facts), sections(facts)
+    if (load := found.manifest.load) is not None:
+        first, parts = load_headline(facts), load_sections(facts, found.manifest.url or "", load)
     else:
-        first, parts = load_headline(facts), load_sections(facts, found.manifest.url or "", found.manifest.load)
+        first, parts = headline(facts), sections(facts)
     code = 0
     if junit_file:
         try:

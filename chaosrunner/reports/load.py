@@ -147,6 +147,11 @@ def _prober(facts: Facts) -> Section:
         section.item("event loop", f"late by {fine(found.lag_p99)} at p99, {fine(found.lag_max)} at most")
     if found.send_lag_max is not None:
         section.item("sending", f"late by {fine(found.send_lag_p99)} at p99, {fine(found.send_lag_max)} at most")
+    if found.core_share is not None:
+        text = f"{share(found.core_share)} of a core"
+        if found.requests_per_core is not None:
+            text += f"; a whole one could do {number(float(f'{found.requests_per_core:.2g}'))} such requests a second"
+        section.item("CPU", text)
     if found.exact_share is not None:
         text = f"{share(found.exact_share)} of the answers timed by the kernel"
         if found.bounded_share:
