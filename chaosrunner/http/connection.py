@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 from typing import Protocol
@@ -30,6 +31,7 @@ class Connection:
         "_fd",
         "_floor",
         "_loop",
+        "_poll",
         "_raw",
         "_reading",
         "_recvmsg",
@@ -69,6 +71,8 @@ class Connection:
         """When it was ready for a request, seconds on the recording's clock."""
         self.uses = 0
         """Exchanges begun on it."""
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
         self._reading = True
         loop.add_reader(self._fd, self._readable)
 
@@ -79,7 +83,7 @@ class Connection:
 
     def is_alive(self) -> bool:
         """Look at the socket of an idle connection: whatever can be read there, an end or bytes, makes it of no use."""
-        if not self.closed:
+        if not self.closed and self._poll.poll(0):
             self._readable()
         return not self.closed
 

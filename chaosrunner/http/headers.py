@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 
 class Headers(Mapping[str, str]):
@@ -18,6 +19,9 @@ class Headers(Mapping[str, str]):
             name, value = field.lower().decode("latin-1"), content.decode("latin-1")
             values[name] = f"{values[name]}, {value}" if name in values else value
         self._values = values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values.get(name.lower(), default)
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]

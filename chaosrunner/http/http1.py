@@ -13,14 +13,17 @@ LONGEST_HEAD = 128 << 10
 """Bytes that status line and header fields may have, and each trailer field."""
 LONGEST_SIZE_LINE = 16 << 10
 """Bytes that the line with a chunk's size may have, extensions included."""
+KEPT_HEADS = 64
+"""Heads that are kept parsed: a server says much the same each time, but for the date."""
 MOST_INTERIM = 32
 """Interim answers (1xx) before the final one."""
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n\0]*)?")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
-_FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_FIELDS = re.compile(rb"^(" + _TOKEN + rb"):[ \t]*([^\r\n\0]*?)[ \t]*\r?$", re.MULTILINE)
+_FIELD = re.compile(_TOKEN + rb":[^\r\n\0]*")
 _FOLD = re.compile(rb"[ \t]*\r?\n[ \t]+")
-_LINE = re.compile(rb"\r?\n")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n")
 _SIZE_BEGUN = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(?:;[^\r\n]*)?\r?")
 
@@ -28,6 +31,8 @@ OnData = Callable[[float, bytes, bool], bool]
 OnHeaders = Callable[[float, int, Headers], OnData]
 """As in `chaosrunner.http.exchange.Receiver`."""
 State = Literal["head", "chunked", "trailers", "counted", "until_close", "complete"]
+
+_heads: dict[bytes, tuple[int, Headers, int]] = {}
 
 
 class Http1Response:
@@ -153,11 +158,18 @@ class Http1Response:
             if (len(data) if end is None else end.start()) - position > LONGEST_HEAD:
                 raise NoResponse(f"status line and headers are longer than {LONGEST_HEAD} bytes")
             if end is None:
-                first = _LINE.search(data, position)
-                if first is not None:
-                    _parse_status_line(data[position : first.start()])
+                first = data.find(b"\n", position)
+                if first >= 0:
+                    _parse_status_line(data[position:first].removesuffix(b"\r"))
                 return position
-            status, headers, version = _parse_head(data[position : end.start()])
+            head = data[position : end.start()]
+            known = _heads.get(head)
+            if known is None:
+                known = _parse_head(head)
+                if len(_heads) >= KEPT_HEADS:
+                    _heads.clear()
+                _heads[head] = known
+            status, headers, version = known
             position = end.end()
             if status >= 200:
                 self._frame(status, headers, version)
@@ -258,14 +270,12 @@ def _parse_head(head: bytes) -> tuple[int, Headers, int]:
     """Status, header fields, and the minor version of HTTP/1."""
     if b"\n " in head or b"\n\t" in head:
         head = _FOLD.sub(b" ", head)  # RFC 9112, section 5.2
-    first, *lines = _LINE.split(head)
-    status, version = _parse_status_line(first)
-    fields: list[tuple[bytes, bytes]] = []
-    for line in lines:
-        field = _FIELD.fullmatch(line)
-        if field is None:
-            raise NoResponse(f"no header field: {line[:40]!r}")
-        fields.append((field[1], field[2]))
+    first, _, lines = head.partition(b"\n")
+    status, version = _parse_status_line(first.removesuffix(b"\r"))
+    fields = _FIELDS.findall(lines)
+    if lines and len(fields) != lines.count(b"\n") + 1:
+        wrong = next(line for line in lines.split(b"\n") if not _FIELDS.fullmatch(line))
+        raise NoResponse(f"no header field: {wrong.strip()[:40]!r}")
     return status, Headers(fields), version
 
 
