@@ -57,6 +57,11 @@ def test_more_than_one_late_in_a_hundred_spoils_the_run(late: int, expected: str
     assert found.prober.late_share == late / 200
 
 
+def test_one_late_send_of_few_spoils_nothing() -> None:
+    assert severity(facts_of(*sent(20), *sent(1, late=0.5, first=20)), "prober_late") == "warning"
+    assert severity(facts_of(*sent(20), *sent(2, late=0.5, first=20)), "prober_late") == "inconclusive"
+
+
 def test_what_our_lateness_dropped_counts_as_late() -> None:
     found = facts_of(*sent(97), *sent(3, first=97, outcome="prober_fault", headers=None, status=None))
     assert (found.prober.late_sends, found.prober.faults) == (3, 3)
@@ -103,6 +108,14 @@ def test_a_late_loop_spoils_times_that_are_its_own_sooner(lag: float, exact: boo
     assert severity(found, "prober_lag") == expected
 
 
+def test_a_machine_may_stand_still_once() -> None:
+    lags = [5.0, *[0.01] * 300]
+    for late, expected in ((1, None), (3, None), (4, "inconclusive")):
+        given = lags[:1] * late + lags[late:]
+        found = facts_of(*sent(50), *(rows.Prober(at=float(n), loop_lag=lag) for n, lag in enumerate(given)))
+        assert severity(found, "prober_lag") == expected
+
+
 def test_it_says_what_it_could_have_held() -> None:
     busy = [
         rows.Prober(at=10.0, loop_lag=2.0, cpu=1.0, requests=100, chunks=10_000),
@@ -112,8 +125,8 @@ def test_it_says_what_it_could_have_held() -> None:
     assert found.prober.core_share == 0.95
     assert (found.prober.requests_per_core, found.prober.chunks_per_core) == (5.0, 1000.0)
     assert text(found, "prober_lag") == (
-        "the runner's event loop was late by 2.00 s (99th percentile); it used 95% of a core, and by what they cost "
-        "here a core holds 5 requests a second or 1,000 chunks a second"
+        "the runner's event loop was late by more than 0.25 s in 2 of 2 seconds; it used 95% of a core, and by what they "
+        "cost here a core holds 5 requests a second or 1,000 chunks a second"
     )
     (finding,) = (finding for finding in found.findings if finding.code == "prober_lag")
     assert finding.advice == "lower the load, or give the probe more workers"
