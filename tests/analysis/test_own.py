@@ -125,8 +125,8 @@ def test_it_says_what_it_could_have_held() -> None:
     assert found.prober.core_share == 0.95
     assert (found.prober.requests_per_core, found.prober.chunks_per_core) == (5.0, 1000.0)
     assert text(found, "prober_lag") == (
-        "the runner's event loop was late by more than 0.25 s in 2 of 2 seconds; it used 95% of a core, and by what they "
-        "cost here a core holds 5 requests a second or 1,000 chunks a second"
+        "the runner's event loop was late by more than 0.25 s in 2 of 2 seconds; it used 95% of a core, and by what "
+        "they cost here a core holds 5 requests a second or 1,000 chunks a second"
     )
     (finding,) = (finding for finding in found.findings if finding.code == "prober_lag")
     assert finding.advice == "lower the load, or give the probe more workers"
