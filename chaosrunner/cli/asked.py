@@ -51,11 +51,13 @@ class Asked:
     playbook: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    """What a drill holds as credentials."""
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Credentials."""
-        return tuple({self.spec.api_key or "", *sensitive_values(self.spec.headers)} - {""})
+        """All credentials."""
+        return (*self.secrets, *({self.spec.api_key or "", *sensitive_values(self.spec.headers)} - {""}))
 
 
 def asked(given: dict[str, Any]) -> Asked:
@@ -98,13 +100,16 @@ def expressions(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _of_file(given: dict[str, Any]) -> Asked:
+    from chaosrunner.engine.credentials import credentials
     from chaosrunner.engine.traffic import spec_of
 
     parameters = read_parameters(given["parameters"])
     sources: dict[str, str] = {}
+    drill = None
     if given["drill"]:
         bound = load_drill(given["drill"], parameters)
-        playbook, endpoint, values, sources = bound.playbook, bound.drill.endpoint, bound.parameters, bound.sources
+        playbook, drill, values, sources = bound.playbook, bound.drill, bound.parameters, bound.sources
+        endpoint = drill.endpoint
         if given["url"]:
             endpoint = endpoint.model_copy(update={"url": given["url"]})
         elif endpoint.url is None:
@@ -117,7 +122,8 @@ def _of_file(given: dict[str, Any]) -> Asked:
     probe = _chosen(playbook, given["name"])
     spec = spec_of(probe, endpoint, seed=secrets.token_hex(4))
     slo = {name: float(limit) for name, limit in probe.slo.model_dump(exclude_none=True).items()}
-    return Asked(spec, slo, playbook.metadata.name, values, sources)
+    hidden = tuple(credentials(drill, [spec], {})) if drill is not None else ()
+    return Asked(spec, slo, playbook.metadata.name, values, sources, hidden)
 
 
 def _chosen(playbook: Playbook, name: str | None) -> Any:

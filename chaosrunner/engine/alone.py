@@ -239,7 +239,7 @@ def _manifest(alone: Alone, clock: Clock) -> manifests.Manifest:
         url=spec.url,
         load=alone.load,
         workload=manifests.Workload(namespace="", selector=""),
-        parameters=alone.parameters,
+        parameters=alone.parameters | _settings(spec),
         probes=[
             manifests.Probe(
                 name=spec.name,
@@ -255,3 +255,19 @@ def _manifest(alone: Alone, clock: Clock) -> manifests.Manifest:
         checks=[manifests.Check(expression=text) for text in alone.checks],
         sources=alone.sources,
     )
+
+
+def _settings(spec: ProbeSpec) -> dict[str, Any]:
+    """What was asked of the service, for those who compare two recordings."""
+    longest = sorted({shape.max_tokens for shape in spec.shapes if shape.max_tokens is not None})
+    found: dict[str, Any] = {
+        "dialect": spec.dialect,
+        "model": spec.model,
+        "path": spec.path,
+        "max_tokens": longest[0] if len(longest) == 1 else longest or None,
+        "fixed_length": spec.fixed_length or None,
+        "connection": spec.connection,
+        "workers": spec.workers,
+        "seed": spec.seed,
+    }
+    return {name: value for name, value in found.items() if value is not None}
