@@ -3,8 +3,8 @@
     python -m tests.endings.server --seed N --log FILE
 
 It knows nothing of the probe, and the probe cannot know the lot. One JSON line a request goes to --log once the ending
-is done: {"request", "ending", "texts": chunks with text that were sent whole, "status", "gone": the client left first}.
-Prints its port; ends at SIGTERM.
+is done: {"request", "ending", "texts": chunks with text that were sent whole, "status", "gone": the client left first,
+"took": seconds that the sending of the bytes took}. Prints its port; ends at SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import random
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,11 +217,13 @@ class Server:
                 name = self._draw.choices(self._names, self._weights)[0]
                 ending = ENDINGS[name][1](Lot(self._draw))
                 try:
-                    gone = await self._answer(ending, reader, writer)
+                    took = await self._send(ending.wire, writer)
+                    gone = await self._follow(ending, reader, writer)
                 except ConnectionError:
-                    gone = True
+                    took, gone = 0.0, True
                 status = int(ending.wire.rpartition(b"HTTP/1.1 ")[2][:3]) if b"\r\n\r\n" in ending.wire else None
                 row = {"request": request, "ending": name, "texts": ending.texts, "status": status, "gone": gone}
+                row["took"] = took
                 self._log.write(json.dumps(row) + "\n")
                 if gone or ending.then != "keep":
                     return
@@ -229,13 +232,18 @@ class Server:
         finally:
             writer.close()
 
-    async def _answer(self, ending: Ending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Sends the bytes, cut anywhere, and does what follows; whether it was the client who ended it."""
-        for piece in self._pieces(ending.wire):
+    async def _send(self, wire: bytes, writer: asyncio.StreamWriter) -> float:
+        """Sends the bytes, cut anywhere; how long that took."""
+        begin = time.monotonic()
+        for piece in self._pieces(wire):
             writer.write(piece)
             await writer.drain()
-            if len(piece) < len(ending.wire):
+            if len(piece) < len(wire):
                 await asyncio.sleep(self._draw.choice((0.0, 0.001)))
+        return time.monotonic() - begin
+
+    async def _follow(self, ending: Ending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Does what follows the bytes; whether it was the client who ended it."""
         match ending.then:
             case "reset":
                 linger = struct.pack("ii", 1, 0)
