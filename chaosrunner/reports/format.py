@@ -24,6 +24,7 @@ def fine(value: float | None) -> str:
     """A span to three significant digits, in the unit that fits: `187 µs`, `20.3 ms`, `1.24 s`."""
     if value is None:
         return UNKNOWN
+    value = float(f"{value:.3g}")  # before the unit is chosen: 999.9 ms is a second
     scaled, unit = next(
         ((value * factor, unit) for factor, unit in ((1, "s"), (1e3, "ms")) if abs(value * factor) >= 1),
         (value * 1e6, "µs"),

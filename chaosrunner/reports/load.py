@@ -71,7 +71,7 @@ def _requests(facts: Facts, url: str, load: str) -> Section:
     ]
     if rows:
         section.table(Table(("outcome", "requests", "share"), rows, right=frozenset({1, 2})))
-    for line in losses(facts):
+    for line in losses(facts, alone=True):
         section.line(line, "bad")
     if not total:
         section.line("none ended", "warn")

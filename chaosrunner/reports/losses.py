@@ -14,11 +14,14 @@ def fault_name(facts: Facts, action: int) -> str:
     return _NOUNS.get(names.get(action, ""), "fault")
 
 
-def losses(facts: Facts) -> list[str]:
-    """How requests were lost, in words: those that are alike in one line; HTTP 200 first, then the most."""
+def losses(facts: Facts, *, alone: bool = False) -> list[str]:
+    """How requests were lost, in words: those that are alike in one line; HTTP 200 first, then the most.
+
+    alone: of a probe without a cluster, where nobody speaks of Pods that the answer does not name.
+    """
     groups: dict[tuple[str, int | None, str, str], list[LostRequest]] = {}
     for lost in facts.lost_requests:
-        where, when = _where(facts, lost)
+        where, when = (f"on {lost.pod}" if lost.pod else "", "") if alone else _where(facts, lost)
         groups.setdefault((lost.outcome, lost.status, where, when), []).append(lost)
     lines = []
     for (outcome, status, where, when), requests in sorted(
@@ -37,9 +40,7 @@ def losses(facts: Facts) -> list[str]:
 
 
 def _where(facts: Facts, lost: LostRequest) -> tuple[str, str]:
-    """Where a request was lost, and after what; of a run without any fault only where, if that is known."""
-    if not facts.evictions:
-        return f"on {lost.pod}" if lost.pod else "", ""
+    """Where a request was lost, and after what."""
     fault = fault_name(facts, lost.action) if lost.action else ""
     if lost.same_pod:
         return "on the victim", f"after its {fault}"
