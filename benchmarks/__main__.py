@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ALL = ("analysis", "watch", "drill")
+ALL = ("analysis", "watch", "drill", "probe")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from chaosrunner.analysis import aggregate, disruptions, outages, recovery
+from chaosrunner.analysis import aggregate, disruptions, outages, own, recovery
 from chaosrunner.analysis.context import AnalysisContext
 from chaosrunner.analysis.exposure import exposure
 from chaosrunner.analysis.facts import (
@@ -26,18 +26,22 @@ from chaosrunner.analysis.facts import (
     ProberFacts,
     ReadyEndpoints,
     RunFacts,
+    Scheduled,
     SkewFacts,
     StepFacts,
 )
 from chaosrunner.analysis.findings import findings
 from chaosrunner.analysis.folds.actions import TAKES_POD
+from chaosrunner.analysis.folds.run import files_share
 from chaosrunner.analysis.goodput import good_share, goodput
 from chaosrunner.analysis.observations import Observations
+from chaosrunner.analysis.own import LATE
 from chaosrunner.analysis.picture import Picture
 from chaosrunner.analysis.placement import UNPLACED
 from chaosrunner.analysis.requests import COLUMNS, OUTCOMES, Requests
 from chaosrunner.analysis.scope import restarts
 from chaosrunner.analysis.spans import evidence
+from chaosrunner.analysis.throughput import throughput
 from chaosrunner.analysis.verdict import EXIT_CODES, check, verdict
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.rows import Row
@@ -101,6 +105,8 @@ def facts(picture: Picture) -> Facts:
         latency=aggregate.latency_table(requests, ended),
         goodput={name: goodput(picture, name, mask) for name, mask in masks.items()},
         good_share={name: good_share(picture, mask) for name, mask in masks.items()},
+        throughput=throughput(picture),
+        scheduled=_scheduled(picture),
         replacements=found,
         recovery=recovery.recovery(picture, found),
         disruptions=disruptions.disruptions(picture),
@@ -284,17 +290,52 @@ def _alerts(picture: Picture) -> list[AlertEpisode]:
     ]
 
 
+def _scheduled(picture: Picture) -> dict[str, Scheduled]:
+    requests = picture.requests
+    planned = ~np.isnan(requests.scheduled) & ~requests.once
+    refused = requests.is_outcome(Outcome.NOT_SENT)
+    found = {}
+    for name in requests.vocabulary["probe"].words:
+        mine = planned & requests.of_probe(name)
+        if mine.any():
+            found[name] = Scheduled(
+                planned=int(np.count_nonzero(mine)),
+                not_sent=int(np.count_nonzero(mine & refused)),
+                evidence=requests.ids(mine & refused),
+            )
+    return found
+
+
 def _prober(picture: Picture) -> ProberFacts:
     lags = np.sort(np.array(picture.observations.run.lags))
     requests = picture.requests
     mine = ~requests.once
     faults = int(np.count_nonzero(requests.is_outcome(Outcome.PROBER_FAULT) & mine))
     total = int(np.count_nonzero(mine))
+    # What was dropped has no time of sending: where our own lateness filled the cap it is a prober fault, never sent.
+    dropped = mine & requests.is_outcome(Outcome.PROBER_FAULT) & (requests.sent == requests.scheduled)
+    late = requests.send_lag[mine & ~np.isnan(requests.send_lag) & ~dropped & ~requests.is_outcome(Outcome.NOT_SENT)]
+    late.sort()
+    planned = int(np.count_nonzero(mine & ~np.isnan(requests.scheduled)))
+    late_sends = int(np.count_nonzero(late > LATE)) + int(np.count_nonzero(dropped))
+    work = own.work(picture.observations.run)
+    answered = mine & ~np.isnan(requests.headers)
+    chunks = float(np.nansum(requests.content_chunks[mine]))
     return ProberFacts(
         lag_p99=aggregate.nearest_rank(lags, 99),
         lag_max=float(lags[-1]) if len(lags) else None,
         faults=faults,
         faults_share=faults / total if total else None,
+        send_lag_p99=aggregate.nearest_rank(late, 99),
+        send_lag_max=float(late[-1]) if len(late) else None,
+        exact_share=float(requests.exact[answered].mean()) if answered.any() else None,
+        late_sends=late_sends,
+        late_share=late_sends / planned if planned else None,
+        core_share=work.core_share,
+        requests_per_core=work.requests,
+        chunks_per_core=work.chunks,
+        files_share=None if (fullest := picture.observations.run.fullest) is None else files_share(fullest),
+        bounded_share=1 - float(np.nansum(requests.content_reads[mine])) / chunks if chunks else None,
     )
 
 

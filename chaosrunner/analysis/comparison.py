@@ -42,6 +42,8 @@ class RunInfo(Fact):
     run: str
     lab: str | None
     context: str | None
+    load: str | None
+    """Of a probe that ran alone, without any cluster: its load in words."""
     started_time: str | None
     seconds: float
     """Length of the recording."""
@@ -188,6 +190,7 @@ def _info(reading: Reading) -> RunInfo:
         run=facts.run.id,
         lab=reading.manifest.lab,
         context=reading.manifest.context,
+        load=reading.manifest.load,
         started_time=facts.run.started_time,
         seconds=facts.run.end - facts.run.begin,
         zero=reading.zero,

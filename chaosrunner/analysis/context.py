@@ -34,6 +34,8 @@ class ProbeContext(msgspec.Struct, kw_only=True, frozen=True):
     warm_streams: int = 3
     """N of the warm rule."""
     concurrency: int | None = None
+    load: str | None = None
+    """How much it sends, in words."""
     reuses_connections: bool = False
     pod_header: str | None = None
     """Response header that names the serving Pod; None: the peer's address does (direct probing)."""
@@ -101,7 +103,8 @@ class AnalysisContext(msgspec.Struct, kw_only=True, frozen=True):
                     stream=probe.dialect != "http",
                     warm_streams=probe.warm_streams,
                     concurrency=probe.concurrency,
-                    reuses_connections=probe.connection == "reused",
+                    load=probe.load,
+                    reuses_connections=probe.connection in ("reused", "fixed"),
                     pod_header=probe.pod_header,
                 )
                 for probe in manifest.probes

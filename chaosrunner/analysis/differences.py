@@ -84,7 +84,7 @@ def _settings(manifest: Manifest) -> Iterator[tuple[str, Value]]:
     if manifest.candidates:
         yield from _pod(manifest.candidates[0].spec)
     for probe in manifest.probes:
-        for name in ("dialect", "stream", "concurrency", "warm_streams"):
+        for name in ("dialect", "stream", "concurrency", "load", "workers", "warm_streams"):
             yield f"probe {probe.name}.{name}", getattr(probe, name)
         yield from _flat(f"probe {probe.name}.slo", probe.slo)
         yield f"probe {probe.name}.shapes", " ".join(filter(None, probe.shapes)) or None

@@ -376,6 +376,50 @@ class ProberFacts(Fact):
     faults: int
     faults_share: float | None
     """prober_fault / all requests, probe-once apart."""
+    send_lag_p99: float | None
+    send_lag_max: float | None
+    """Lateness of sending against the schedule, seconds; None in closed-loop load, which has none."""
+    exact_share: float | None
+    """Requests with headers whose receive times are all the kernel's / requests with headers."""
+    bounded_share: float | None
+    """Chunks that came in one read with a later one, so that their times are upper bounds / all chunks."""
+    late_sends: int
+    """Requests sent later than `LATE` after their schedule, or dropped for such a lateness."""
+    late_share: float | None
+    """The same / all that were scheduled."""
+    core_share: float | None
+    """CPU seconds a second of the busiest of the processes that send; 1 is all that one event loop can use."""
+    requests_per_core: float | None
+    """Requests of this run's kind that a core could handle a second, by what they cost; None where too few to tell."""
+    chunks_per_core: float | None
+    """The same for events of streams."""
+    files_share: float | None
+    """Largest share of the allowed descriptors in use."""
+
+
+class Scheduled(Fact):
+    """How a probe kept to its schedule. Its latencies count from the scheduled time."""
+
+    planned: int
+    """Requests whose time had come."""
+    not_sent: int
+    """Those that the in-flight cap forbade; they count against the success rate."""
+    evidence: list[int]
+    """Rows of those that were not sent."""
+
+
+class Throughput(Fact):
+    """Over the part of the run with traffic: from the first sending to the last end. Rates are per second."""
+
+    seconds: float | None
+    requests: float | None
+    """Requests that count and were sent."""
+    successes: float | None
+    tokens: float | None
+    """Completion tokens of successes; None where some success did not tell its usage."""
+    in_flight_mean: float | None
+    """Mean number in flight: the sum of all durations over `seconds` (J. D. C. Little, Operations Research 9, 1961)."""
+    in_flight_max: int
 
 
 class SkewFacts(Fact):
@@ -409,6 +453,9 @@ class Facts(Fact):
     goodput: dict[str, float | None]
     """Phase or `all` -> good requests a second; None where no SLO is given."""
     good_share: dict[str, Estimate | None]
+    throughput: Throughput
+    scheduled: dict[str, Scheduled]
+    """By the name of the probe; those with open-loop load only."""
     replacements: list[Replacement]
     recovery: Recovery
     disruptions: list[Disruption]

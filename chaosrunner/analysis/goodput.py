@@ -26,16 +26,25 @@ def given(picture: Picture) -> bool:
     return any(probe.slo.limits() for probe in picture.context.probes)
 
 
-def goodput(picture: Picture, phase: str, mask: Mask) -> float | None:
-    """Good requests a second among the masked ones, over the part of the phase with traffic (from the first sending
-    to the last end of the run). None where no SLO is given or nothing was sent."""
+def traffic(picture: Picture, phase: str) -> float | None:
+    """Seconds of the part of a phase with traffic: from the first sending to the last end of the run; None where
+    nothing was sent then."""
     requests = picture.requests
     window = picture.phase_window(phase)
-    if not given(picture) or window is None or not requests.counted.any():
+    if window is None or not requests.counted.any():
         return None
     begin = max(window[0], float(requests.sent[requests.counted].min()))
     end = min(window[1], float(requests.ended[requests.counted].max()))
-    return float(np.count_nonzero(good_mask(picture) & mask)) / (end - begin) if end > begin else None
+    return end - begin if end > begin else None
+
+
+def goodput(picture: Picture, phase: str, mask: Mask) -> float | None:
+    """Good requests a second among the masked ones, over the part of the phase with traffic. None where no SLO is given
+    or nothing was sent."""
+    seconds = traffic(picture, phase)
+    if not given(picture) or seconds is None:
+        return None
+    return float(np.count_nonzero(good_mask(picture) & mask)) / seconds
 
 
 def good_share(picture: Picture, mask: Mask) -> Estimate | None:

@@ -48,6 +48,7 @@ class Observations:
             rows.Step: self.run.feed_step,
             rows.Journal: self.run.feed_journal,
             rows.Prober: self.run.feed_prober,
+            rows.Worker: self.run.feed_worker,
             rows.Skew: self.clocks.feed,
             rows.Action: self.actions.feed,
             rows.Pod: self.pods.feed,

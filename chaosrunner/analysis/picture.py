@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from chaosrunner.analysis import warm
+from chaosrunner.analysis.delivery import Delivery, delivery
 from chaosrunner.analysis.facts import ALL, PHASES, PhaseName
 from chaosrunner.analysis.folds.actions import Call
 from chaosrunner.analysis.folds.endpoints import RESOURCE as ENDPOINTS
@@ -134,6 +135,11 @@ class Picture:
             for flying in self.observations.flight.requests.values()
             if serving(flying, self.pods, self.context) is pod
         ]
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        """How the chunks of each stream reached the probe."""
+        return delivery(self.requests, max(self.observations.run.lags, default=0.0))
 
     # --- warm ---
 

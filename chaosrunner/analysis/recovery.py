@@ -160,13 +160,14 @@ def _warm(picture: Picture, pod: PodState) -> Milestone:
 
 
 def _load(picture: Picture) -> str:
-    shapes = [
-        f"{probe.name}: closed loop, {probe.concurrency} in flight"
-        for probe in picture.context.probes
-        if probe.concurrency is not None
-    ]
-    if shapes:
-        return "; ".join(shapes)
+    loads = []
+    for probe in picture.context.probes:
+        if probe.load is not None:
+            loads.append(f"{probe.name}: {probe.load}")
+        elif probe.concurrency is not None:
+            loads.append(f"{probe.name}: closed loop, {probe.concurrency} in flight")
+    if loads:
+        return "; ".join(loads)
     window = picture.phase_window("during")
     if window is None or window[1] <= window[0]:
         return "no load recorded"

@@ -26,12 +26,15 @@ _OUTCOME_CODES = {value: code for code, value in enumerate(OUTCOMES)}
 _SUCCESS = [outcome in SUCCESSES for outcome in Outcome]
 _COUNTED = [outcome not in OUTSIDE_RATES for outcome in Outcome]
 
-_FLOATS = ("sent", "at", "scheduled", "headers", "first_token", "first_answer", "last_token", "largest_gap", "tokens")
+_FLOATS = (
+    "sent", "at", "scheduled", "headers", "first_token", "first_answer", "last_token", "largest_gap", "tokens",
+    "content_chunks", "content_reads", "at_once", "last_byte",
+)  # fmt: skip
 _INTS = ("id", "status")
-_FLAGS = ("once", "success", "counted")
-_CODES = ("probe", "shape", "pod", "remote")
+_FLAGS = ("once", "exact", "success", "counted")
+_CODES = ("probe", "shape", "pod", "remote", "limit")
 _TEXTS = ("request", "error", "expected")
-COLUMNS = ("outcome", "once", "chunks", *_TEXTS, *_FLOATS, *_INTS, *_CODES)
+COLUMNS = ("outcome", "once", "exact", "chunks", *_TEXTS, *_FLOATS, *_INTS, *_CODES)
 """Columns that the analysis reads of a recording's request table."""
 
 NONE = -1
@@ -98,6 +101,7 @@ class Requests:
             columns[name][index] = self.vocabulary[name].code(getattr(row, name))
         outcome = columns["outcome"][index] = _OUTCOME_CODES[row.outcome]
         columns["once"][index] = row.once
+        columns["exact"][index] = row.exact
         columns["success"][index] = _SUCCESS[outcome]
         columns["counted"][index] = _COUNTED[outcome] and not row.once
         if row.chunks is not None and len(row.chunks) > 1:
@@ -124,12 +128,18 @@ class Requests:
         self._table = table
         self._size = table.num_rows
         for name in _FLOATS:
+            if name not in table.column_names:  # an older version did not write it
+                self._columns[name] = np.full(self._size, np.nan)
+                continue
             column = table[name].cast(pa.float64())
             self._columns[name] = np.array(column.fill_null(np.nan).to_numpy(), dtype=np.float64)
         self._columns["id"] = np.array(table["id"].to_numpy(), dtype=np.int64)
         self._columns["status"] = np.array(table["status"].fill_null(NONE).to_numpy(), dtype=np.int64)
         for name in _CODES:
-            self._columns[name] = self.vocabulary[name].encode(table[name])
+            if name in table.column_names:
+                self._columns[name] = self.vocabulary[name].encode(table[name])
+            else:
+                self._columns[name] = np.full(self._size, NONE, dtype=np.int32)
         outcomes = Vocabulary()
         local = outcomes.encode(table["outcome"])
         unknown = [word for word in outcomes.words if word not in _OUTCOME_CODES]
@@ -138,6 +148,7 @@ class Requests:
         outcome = np.array([_OUTCOME_CODES[word] for word in outcomes.words] or [0], np.int32)[local]
         once = np.array(table["once"].to_numpy(), dtype=np.bool_)
         self._columns["outcome"], self._columns["once"] = outcome, once
+        self._columns["exact"] = np.array(table["exact"].to_numpy(), dtype=np.bool_)
         self._columns["success"] = np.array(_SUCCESS)[outcome]
         self._columns["counted"] = np.array(_COUNTED)[outcome] & ~once
         self._chunks(table["chunks"])
@@ -189,6 +200,20 @@ class Requests:
         return self._column("largest_gap")
 
     @property
+    def last_byte(self) -> Floats:
+        return self._column("last_byte")
+
+    @property
+    def at_once(self) -> Floats:
+        """Chunks with content that came less than 1 ms after the one before; NaN where an older version wrote none."""
+        return self._column("at_once")
+
+    @property
+    def by_our_limit(self) -> Mask:
+        """Those that a time limit of the probe ended."""
+        return np.asarray(self._column("limit") != NONE)
+
+    @property
     def tokens(self) -> Floats:
         return self._column("tokens")
 
@@ -216,6 +241,31 @@ class Requests:
     @property
     def remote(self) -> Codes:
         return self._column("remote")
+
+    @property
+    def scheduled(self) -> Floats:
+        """When it was to be sent; NaN where there was no schedule."""
+        return self._column("scheduled")
+
+    @property
+    def send_lag(self) -> Floats:
+        """Lateness of sending against the schedule; NaN where there was none."""
+        return np.asarray(self.sent - self._column("scheduled"))
+
+    @property
+    def content_chunks(self) -> Floats:
+        """Events with content."""
+        return self._column("content_chunks")
+
+    @property
+    def content_reads(self) -> Floats:
+        """Reads that held some: fewer than `content_chunks` where a read held several."""
+        return self._column("content_reads")
+
+    @property
+    def exact(self) -> Mask:
+        """Whether all receive times are the kernel's."""
+        return self._column("exact")
 
     @property
     def once(self) -> Mask:

@@ -135,11 +135,18 @@ class MetricScope:
         if not n:
             return None
         few = aggregate.too_few(n, _PERCENTILES[name])
-        return f"n = {n}" + (f": {few}" if few else "")
+        return f"n = {n}" + (f": {few}" if few else "") + self._held_back(args)
+
+    def _held_back(self, args: Args) -> str:
+        """That times between chunks are not the model's, where something on the way delivered them in lumps."""
+        picture = self.picture
+        held = picture.delivery.held & picture.requests.success & self._mask(args, None, 1)
+        count = int(np.count_nonzero(held)) if args[0] != "e2e" else 0
+        return f"; {count} came in lumps: this tells of the way there" if count else ""
 
     def no_sample(self, name: str, args: Args, window: float | None) -> str | None:
         """Why a metric of requests has none to be of; None where it has some, and for other metrics."""
-        if name not in _OF_REQUESTS:
+        if name not in OF_REQUESTS:
             return None
         position = 1 if name in _PERCENTILES or name == "outcome" else 0
         phase = _phase(args, position)
@@ -360,10 +367,12 @@ MILESTONES = {
 }
 """The milestone of a replacement that a metric is about."""
 _RECOVERY = frozenset({"time_to_serve", "time_to_ready", "time_to_first_stream"})
-_OF_REQUESTS = frozenset(
+OF_REQUESTS = frozenset(
     {"success_rate", "incomplete_200", "requests", "outcome", "goodput", "good_share", *_PERCENTILES}
 )
 """Metrics of the requests in a sample, which may be empty."""
+OF_TRAFFIC = OF_REQUESTS | {"in_flight"}
+"""Metrics that need no cluster to be known."""
 AT_THE_END = frozenset({"in_flight", "ready_endpoints", "pods_ready", "endpoints_back", "alert"})
 """States: what they were in the end, only the end tells."""
 _REACHED = frozenset({"alert_fired", *MILESTONES}) - _RECOVERY

@@ -13,6 +13,7 @@ from chaosrunner.cli.options import (
     cluster_options,
     complete_drill,
     junit_option,
+    metrics_option,
     output_option,
     parameters_option,
     timelines_option,
@@ -111,6 +112,7 @@ def job(**given: Any) -> None:
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options: tuple[Callable[..., Any], ...] = (
         output_option("text", "json"),
+        metrics_option,
         click.option("--stop-file", type=click.Path(path_type=Path), help="Abort when this file appears."),
         junit_option,
         click.option(

@@ -199,6 +199,8 @@ def towards(bound: BoundDrill, ready: Ready) -> tuple[BoundDrill, ClusterConfig]
             "headers": {},
             "ca": None,
             "insecure": False,
+            "http2": False,
+            "proxy": None,
             "pod_header": ready.pod_header or drill.endpoint.pod_header,
         }
     )

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from chaosrunner import __version__
-from chaosrunner.cli import comparing, drills, files, lab, records, recovery
+from chaosrunner.cli import comparing, drills, files, lab, probe, records, recovery
 from chaosrunner.cli.commands import Command, Group
 from chaosrunner.cli.ending import bug, fail, user_error
 from chaosrunner.errors import UserError
@@ -70,6 +70,7 @@ for command in (
     drills.plan,
     drills.run,
     drills.job,
+    probe.probe,
     records.report,
     records.timeline,
     comparing.compare,

@@ -53,6 +53,12 @@ junit_option = click.option(
     help="Also write JUnit XML to this file.",
 )
 
+metrics_option = click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve live metrics for Prometheus at /metrics, on loopback unless HOST says otherwise.",
+)
+
 
 def cluster_options(drill: bool) -> Callable[[Decorated], Decorated]:
     """kubectl's own options for reaching a cluster; `drill` tells whether a drill names context and namespace."""
@@ -172,6 +178,12 @@ def complete_drill(_context: click.Context, _parameter: click.Parameter, incompl
 
 def complete_playbook(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return _names("playbooks", incomplete) or _files(incomplete)
+
+
+def complete_dialect(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from chaosrunner.probes.spec import PATHS
+
+    return [CompletionItem(name) for name in PATHS if name.startswith(incomplete)]
 
 
 def complete_recording(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -41,6 +41,7 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     from chaosrunner.analysis import AnalysisContext, analyse
     from chaosrunner.cli.output import out, print_json
     from chaosrunner.reports import headline, junit, markdown, render, sections
+    from chaosrunner.reports.load import load_headline, load_sections
     from chaosrunner.timeline import reader
 
     check_target("--junit", junit_file)
@@ -50,6 +51,10 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     except ValueError as error:
         raise UserError(f"{found.folder}: the manifest's checks or selector cannot be read: {error}") from error
     facts = analyse(found, context)
+    if (load := found.manifest.load) is not None:
+        first, parts = load_headline(facts), load_sections(facts, found.manifest.url or "", load)
+    else:
+        first, parts = headline(facts), sections(facts)
     code = 0
     if junit_file:
         try:
@@ -59,9 +64,9 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     if output == "json":
         print_json(facts)
     elif output == "markdown":
-        click.echo(markdown(f"{facts.run.drill} {facts.run.id}", headline(facts), sections(facts)), nl=False)
+        click.echo(markdown(f"{facts.run.drill} {facts.run.id}", first, parts), nl=False)
     else:
-        render(out(), headline(facts), sections(facts))
+        render(out(), first, parts)
         click.echo(f"\nrecording: {found.folder}")
     return code
 

@@ -21,6 +21,7 @@ from chaosrunner.cli.display import Display
 from chaosrunner.cli.ending import fail, user_error
 from chaosrunner.cli.expect import Expected
 from chaosrunner.cli.leftovers import crashed, left_changed, tell
+from chaosrunner.cli.metrics import serving
 from chaosrunner.cli.network import within
 from chaosrunner.cli.options import CLUSTER, check_folder, check_target, cluster_config, read_parameters, write_target
 from chaosrunner.cli.output import err, out, print_json
@@ -70,6 +71,7 @@ async def _plan(bound: BoundDrill, config: ClusterConfig) -> Plan:
 
 def run(drills: tuple[str, ...], yes: bool, **given: Any) -> int:
     flags = {name: given.pop(name) for name in CLUSTER}
+    metrics = given.pop("metrics")
     wanted = _wanted(drills, **given)
     for bound in wanted.bounds:
         bound.check_environment(flags["context"])
@@ -83,13 +85,15 @@ def run(drills: tuple[str, ...], yes: bool, **given: Any) -> int:
             stop_file=wanted.stop_file,
             confirm=None if yes else partial(_confirm, display),
             follow=display.follow,
+            measure=measured.follow if measured else None,
         )
         try:
             return await run_drill(aimed, config, options)
         except Locked as error:
             raise _unlockable(error, wanted.timelines, flags["kubeconfig"]) from error
 
-    return _all(wanted, one)
+    with serving(metrics) as measured:
+        return _all(wanted, one)
 
 
 async def _leftovers(display: Display, timelines: Path, request_timeout: float | None, *, ask: bool) -> None:
@@ -150,6 +154,7 @@ def rehearse(drills: tuple[str, ...], real: bool, state: Path | None, **given: A
         real_lab.check_machine()
     elif state is not None:
         raise UserError("--state is about the real lab: give --real too")
+    metrics = given.pop("metrics")
     wanted = _wanted(drills, **given)
     for bound in wanted.bounds:
         bound.check_lab()
@@ -173,13 +178,15 @@ def rehearse(drills: tuple[str, ...], real: bool, state: Path | None, **given: A
                     lab="real" if real else "embedded",
                     stop_file=wanted.stop_file,
                     follow=display.follow,
+                    measure=measured.follow if measured else None,
                     finish=lambda folder: lab_process.keep_log(ready, folder),
                 )
                 finished = await run_drill(aimed, config, options)
             display.say("ending the lab")
             return finished
 
-    return _all(wanted, one)
+    with serving(metrics) as measured:
+        return _all(wanted, one)
 
 
 async def _put_back(display: Display, config: ClusterConfig) -> None:

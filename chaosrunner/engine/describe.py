@@ -28,7 +28,7 @@ def manifest_of(prepared: Prepared, lab: str | None) -> manifests.Manifest:
         playbook=playbook.metadata.name,
         anchor=prepared.clock.anchor_wall,
         lab=lab,
-        versions=_versions() | prepared.server_version,
+        versions=package_versions() | prepared.server_version,
         host=manifests.Host(hostname=owner.host, pid=owner.pid, started=owner.started, platform=platform.platform()),
         context=cluster.context,
         server=cluster.server,
@@ -59,6 +59,7 @@ def manifest_of(prepared: Prepared, lab: str | None) -> manifests.Manifest:
     )
 
 
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Whose version a recording keeps."""
     found = {"chaosrunner": __version__, "python": platform.python_version()}
     return found | {name: version(name) for name in PACKAGES} | {"kubernetes (package)": version("kubernetes")}

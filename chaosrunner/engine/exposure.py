@@ -38,7 +38,7 @@ def missed(
     if not without:
         return None
     text = f"none of the {total} requests seen meanwhile was on {_names(without)}"
-    if reused := [probe.name for probe in probes if probe.connection == "reused"]:
+    if reused := [probe.name for probe in probes if probe.connection != "new"]:
         text += (
             f"; {', '.join(reused)} reuses its connections, and the address of a Service keeps each of them with one "
             "Pod: set connection: new in the probe, or a higher concurrency"

@@ -19,6 +19,7 @@ from chaosrunner.http.fetch import JsonFetcher
 from chaosrunner.plan.plan import Plan, make_plan
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.models import resolve_headers
+from chaosrunner.probes.descriptors import make_room
 from chaosrunner.probes.spec import ProbeSpec
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.redact import Redactor
@@ -65,6 +66,7 @@ async def prepared(
             reasons = [f"  {problem.text}" for problem in plan.problems if problem.severity == "refuse"]
             raise Refused("\n".join(["the plan was refused:", *reasons]))
         specs = {probe.name: traffic.spec_of(probe, bound.drill.endpoint, seed=run) for probe in bound.playbook.probes}
+        make_room(sum(spec.most_in_flight for spec in specs.values()))
         fetcher, headers = _prometheus(bound, clock)
         hidden = credentials(bound.drill, specs.values(), headers)
         logs.hide(hidden)

@@ -38,8 +38,8 @@ from chaosrunner.observers import AlertScope, LastLook, ObserveScope, observe
 from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
-from chaosrunner.probes.closed import run_probe
-from chaosrunner.probes.self_check import self_check
+from chaosrunner.probes.run import run_probe
+from chaosrunner.probes.self_check import Tally, self_check
 from chaosrunner.probes.spec import ProbeSpec
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
@@ -79,6 +79,8 @@ class Options:
     """Called with the plan before anything is changed; raises Refused to stop."""
     follow: Callable[[Path, Live], Emit] | None = None
     """Called when the run begins; what it returns gets every row."""
+    measure: Callable[[Live], Emit] | None = None
+    """The same, for live metrics."""
     finish: Callable[[Path], None] | None = None
     """Called with the recording's folder before it is closed, to add files to it."""
 
@@ -153,6 +155,7 @@ class _Run:
         self.last_look = LastLook()
         self.stop = anyio.Event()
         """No request starts after this."""
+        self.tally = Tally()
         self.probes_done: list[anyio.Event] = []
         drill, config = ready.bound.drill.metadata.name, ready.cluster.config
         connection = Connection(
@@ -197,6 +200,11 @@ class _Run:
         self.lost = True
         self.supervisor.abort(f"the recording cannot be written: {error.strerror}", late=True)
 
+    def _lose_worker(self, row: rows.Row) -> None:
+        """A probe that lost a part of itself no longer sends what the playbook says."""
+        if isinstance(row, rows.Worker) and row.event == "died":
+            self.supervisor.abort(f"probe {row.probe}: {row.reason}")
+
     def _listen(self, name: str, listener: Emit, failing: Callable[[str, Exception], None]) -> None:
         """Hands rows to `listener` until it fails: who emits a row, or undoes a change, has no part in that."""
         failed = False
@@ -224,6 +232,9 @@ class _Run:
         if self.options.follow:
             # Whoever looks on may go away (a closed terminal): the drill does not depend on it.
             self._listen("display", self.options.follow(self.folder, self.live), _gone)
+        if self.options.measure:
+            self._listen("metrics", self.options.measure(self.live), _gone)
+        self._listen("workers", self._lose_worker, self._failed)
         self.emit(rows.Run(at=self.clock.now(), event="started"))
         self.relay.attach(self.emit)
         log.info("run", id=self.ready.run, folder=str(self.folder))
@@ -274,7 +285,7 @@ class _Run:
             "stop file": partial(supervisor.watch_stop_file, self.folder / "stop"),
             "lease": self._keep_lease,
             "clock": self._sample_clock,
-            "self check": partial(self_check, self.emit, self.clock),
+            "self check": partial(self_check, self.emit, self.clock, tally=self.tally),
         }
         if self.signals is not None:
             tasks["signals"] = partial(supervisor.watch_signals, self.signals)
@@ -335,9 +346,14 @@ class _Run:
             if self.journal.state(entry) != "undo_failed":
                 await mark(self.journal, entry, "undo_failed", f"not undone within {UNDO_LIMIT:g} s")
 
+    def _counted(self, row: rows.Row) -> None:
+        """As `emit`, for rows of what this process sends."""
+        self.tally.feed(row)
+        self.emit(row)
+
     async def _probe(self, spec: ProbeSpec, done: anyio.Event) -> None:
         try:
-            await self._guarded(f"probe {spec.name}", partial(run_probe, spec, self.emit, self.clock, self.stop))
+            await self._guarded(f"probe {spec.name}", partial(run_probe, spec, self._counted, self.clock, self.stop))
             if not self.stop.is_set():
                 self.supervisor.abort(f"probe {spec.name} ended by itself")
         finally:

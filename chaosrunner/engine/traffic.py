@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from chaosrunner.errors import UserError
-from chaosrunner.playbook import models
-from chaosrunner.probes.spec import DialectName, Limits, Overrides, ProbeSpec, Shape
+from chaosrunner.playbook import loads, models
+from chaosrunner.playbook.prompts import read_prompts
+from chaosrunner.probes.spec import (
+    CancelAfter,
+    DialectName,
+    Limits,
+    OpenLoop,
+    Overrides,
+    ProbeSpec,
+    Prompt,
+    Shape,
+    Stage,
+)
 from chaosrunner.timeline import manifest
 
 
@@ -17,18 +30,23 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
         raise UserError("the drill names no endpoint: set endpoint.url, or use `chaosrunner rehearse`")
     dialect, method, path = _kind(probe)
     terminal = probe.sse.terminal if probe.sse else None
+    last_line = probe.json_lines.terminal if probe.json_lines else None
     timeouts = probe.timeouts
+    closed = probe.load.closed or loads.Closed(concurrency=1)
     return ProbeSpec(
         name=probe.name,
         url=endpoint.url,
         dialect=dialect,
         shapes=_shapes(probe),
-        model=(probe.openai.model or endpoint.model) if probe.openai else None,
+        model=(probe.text.model or endpoint.model) if probe.text else None,
         method=method,
         path=path,
-        concurrency=probe.load.closed.concurrency,
-        pause=probe.load.closed.pause,
-        ramp=probe.load.closed.ramp,
+        open=_open(probe.load.open),
+        concurrency=closed.concurrency,
+        pause=closed.pause,
+        jitter=closed.jitter,
+        ramp=closed.ramp,
+        workers=probe.workers,
         connection=probe.connection,
         limits=Limits(
             connect=timeouts.connect,
@@ -41,12 +59,16 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
         api_key=endpoint.api_key.resolve() if endpoint.api_key else None,
         ca=endpoint.ca,
         insecure=endpoint.insecure,
+        http2=endpoint.http2,
+        proxy=endpoint.proxy,
         pod_header=endpoint.pod_header,
+        unique=probe.text.unique if probe.text else True,
         fixed_length=probe.fixed_length,
         record_chunks=probe.record_chunks,
         seed=seed,
         terminal_event=terminal.event if terminal else None,
-        terminal_data=terminal.data if terminal else None,
+        terminal_data=terminal.data if terminal else last_line.data if last_line else None,
+        terminal_fields=last_line.fields if last_line else None,
     )
 
 
@@ -59,7 +81,9 @@ def describe(probe: models.Probe, spec: ProbeSpec, warm_streams: int) -> manifes
         shapes=[shape.name for shape in spec.shapes],
         slo=probe.slo.model_dump(exclude_none=True),
         warm_streams=warm_streams,
-        concurrency=spec.concurrency,
+        concurrency=spec.concurrency if spec.open is None else None,
+        load=probe.describe(),
+        workers=spec.workers,
         connection=spec.connection,
         pod_header=spec.pod_header,
     )
@@ -77,39 +101,78 @@ def overrides_of(step: models.ProbeOnce) -> Overrides:
 def _kind(probe: models.Probe) -> tuple[DialectName, str | None, str | None]:
     if probe.openai:
         return probe.openai.api, None, None
+    if probe.anthropic:
+        return "messages", None, None
     if probe.sse:
         return "sse", probe.sse.method, probe.sse.path
-    assert probe.http is not None  # the model sees to it that there is one of the three
+    if probe.json_lines:
+        return "json_lines", probe.json_lines.method, probe.json_lines.path
+    assert probe.http is not None  # the model sees to it that there is one of them
     return "http", probe.http.method, probe.http.path
 
 
+def _open(load: loads.Open | None) -> OpenLoop | None:
+    if load is None:
+        return None
+    stages = tuple(Stage(rps=stage.rps, seconds=stage.for_, to=stage.to) for stage in load.stages)
+    return OpenLoop(stages=stages, arrivals=load.arrivals, max_in_flight=load.max_in_flight)
+
+
 def _shapes(probe: models.Probe) -> tuple[Shape, ...]:
-    if probe.openai is None:
-        plain = probe.sse or probe.http
+    cancel = _cancel(probe.cancel_after)
+    base = probe.text
+    if base is None:
+        plain = probe.sse or probe.json_lines or probe.http
         assert plain is not None
-        return (Shape(body=plain.body),)
-    base = probe.openai
-    extra = {"temperature": base.temperature, "ignore_eos": base.ignore_eos, "min_tokens": base.min_tokens}
+        return (Shape(body=plain.body, headers=probe.headers, cancel_after=cancel),)
+    extra: dict[str, object] = {"temperature": base.temperature}
+    if probe.openai is not None:
+        extra |= {"ignore_eos": probe.openai.ignore_eos, "min_tokens": probe.openai.min_tokens}
     body = {key: value for key, value in extra.items() if value is not None} | base.body
+    whole = Shape(
+        prompt=base.prompt,
+        messages=_messages(base.messages),
+        prompts=_prompts(base.prompts, base),
+        max_tokens=base.max_tokens,
+        body=body or None,
+        headers=probe.headers,
+        cancel_after=cancel,
+    )
     if not probe.mix:
-        return (
-            Shape(prompt=base.prompt, messages=_messages(base.messages), max_tokens=base.max_tokens, body=body or None),
-        )
+        return (whole,)
     made = []
     for shape in probe.mix:
-        own_text = shape.prompt is not None or shape.messages is not None
         least = {} if shape.min_tokens is None else {"min_tokens": shape.min_tokens}
-        made.append(
-            Shape(
-                name=shape.name,
-                weight=shape.weight,
-                prompt=shape.prompt if own_text else base.prompt,
-                messages=_messages(shape.messages if own_text else base.messages),
-                max_tokens=shape.max_tokens or base.max_tokens,
-                body=(body | least | shape.body) or None,
-            )
+        own = replace(
+            whole,
+            name=shape.name,
+            weight=shape.weight,
+            max_tokens=shape.max_tokens or base.max_tokens,
+            body=(body | least | shape.body) or None,
+            headers=probe.headers | shape.headers,
+            cancel_after=_cancel(shape.cancel_after) or cancel,
         )
+        if shape.has_text:
+            prompts = _prompts(shape.prompts, base)
+            own = replace(own, prompt=shape.prompt, messages=_messages(shape.messages), prompts=prompts)
+        made.append(own)
     return tuple(made)
+
+
+def _cancel(cancel: loads.CancelAfter | None) -> CancelAfter | None:
+    if cancel is None:
+        return None
+    return CancelAfter(chunks=cancel.chunks, time=cancel.time, share=cancel.share / 100)
+
+
+def _prompts(path: str | None, request: models.TextRequest) -> tuple[Prompt, ...]:
+    """Reads the file now. Raises UserError."""
+    if path is None:
+        return ()
+    return tuple(
+        Prompt(entry.prompt, None if entry.messages is None else tuple(entry.messages), entry.max_tokens)
+        for entry in read_prompts(path, chat=request.is_chat)
+    )
 
 
 def _messages(messages: list[models.Message] | None) -> tuple[dict[str, object], ...] | None:

@@ -1,7 +1,7 @@
 """How an exchange can fail beneath HTTP: a small set of errors, whatever transport is in use.
 
-The text of each is the operating system's where there is one; `errno` its number; the library's own exception
-stays reachable as `__cause__`.
+The text of each is the operating system's where there is one, and `errno` its number; the system's own exception stays
+reachable as `__cause__`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ class TransportError(Exception):
     """The exchange broke. `after_headers` says whether status and headers had arrived."""
 
     after_headers = False
+    stale = False
+    """The connection had been kept from an earlier exchange and ended before any byte of an answer. The peer may have
+    closed it before the request reached it (RFC 9112, section 9.5), so this is no proof that the request failed."""
+    at: float | None = None
+    """When it happened, seconds on the recording's clock, where that is known better than by when it was raised."""
 
     def __init__(self, text: str, *, errno: int | None = None) -> None:
         super().__init__(text)
@@ -51,8 +56,8 @@ class FirstByteTimeout(TransportError):
 class StreamCut(TransportError):
     """Headers arrived, and then the body did not end as HTTP says it must (RFC 9112, section 8).
 
-    reset: RST, or the connection failed in another way. missing_last_chunk: closed in order before the zero chunk.
-    short_body: closed in order before Content-Length bytes. bad_chunk: chunk framing broken.
+    reset: RST, or the connection failed in another way. missing_last_chunk: closed in order before the zero chunk, or
+    HTTP/2's END_STREAM. short_body: closed in order before Content-Length bytes. bad_chunk: framing broken.
     stream_reset: an HTTP/2 stream was reset.
     """
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Self
-from urllib.parse import urlencode
 
 import anyio
+import httpx
 import msgspec
 
-from chaosrunner.http.client import StreamClient, Timeouts
 from chaosrunner.http.errors import FirstByteTimeout, NoResponse
+from chaosrunner.http.target import check_url, tls_context
+from chaosrunner.http.transport import WireTransport
 from chaosrunner.timeline.clock import Clock
 
 LARGEST = 16 << 20
@@ -20,7 +21,7 @@ LARGEST = 16 << 20
 class JsonFetcher:
     """GETs JSON objects below one base URL over a connection that it keeps.
 
-    Raises UserError for a bad URL or CA file when made; one fetch at a time.
+    Raises UserError for a bad URL or CA file when made.
     """
 
     def __init__(
@@ -34,37 +35,37 @@ class JsonFetcher:
         timeout: float = 10.0,
     ) -> None:
         self._timeout = timeout
-        self._client = StreamClient(
-            base_url,
-            clock=clock,
-            headers={"accept": "application/json", **(headers or {})},
-            ca=ca,
-            insecure=insecure,
-            connection="reused",
-            timeouts=Timeouts(connect=timeout, first_byte=timeout),
+        self._base = check_url(base_url)
+        tls = tls_context(ca, insecure) if self._base.startswith("https:") else None
+        self._client = httpx.AsyncClient(
+            headers={"accept": "application/json", "user-agent": "chaosrunner", **(headers or {})},
+            transport=WireTransport(clock, tls=tls),
+            timeout=timeout,
+            trust_env=False,
         )
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.__aexit__()
+        await self._client.aclose()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
         """Status and body of a GET; an empty dictionary where the body is no JSON object.
 
         Raises TransportError where there was no whole answer within the time limit.
         """
-        target = f"{path}?{urlencode(params)}" if params else path
         body = bytearray()
-        with anyio.move_on_after(self._timeout):
-            async with self._client.stream("GET", target) as response:
-                async for read in response:
-                    body += read.data
-                    if len(body) > LARGEST:
-                        raise NoResponse(f"the answer is larger than {LARGEST >> 20} MiB")
-                assert response.status is not None
-                return response.status, _object(bytes(body))
+        try:
+            with anyio.move_on_after(self._timeout):
+                async with self._client.stream("GET", self._base + path, params=params) as response:
+                    async for part in response.aiter_bytes():
+                        body += part
+                        if len(body) > LARGEST:
+                            raise NoResponse(f"the answer is larger than {LARGEST >> 20} MiB")
+                    return response.status_code, _object(bytes(body))
+        except httpx.HTTPError as error:
+            raise NoResponse(str(error)) from error
         raise FirstByteTimeout(f"no whole answer within {self._timeout:g} s")
 
 

@@ -83,6 +83,8 @@ def remarks(bound: BoundDrill, options: Options) -> list[str]:
     files = [secret.file for secret in credentials] + [endpoint.ca, prometheus.ca if prometheus else None]
     if named := sorted({file for file in files if file}):
         found.append(f"the drill reads {', '.join(named)}: mount it at the same path relative to the drill")
+    if prompts := sorted({path for probe in bound.playbook.probes for path in probe.prompt_files}):
+        found.append(f"the playbook reads {', '.join(prompts)}: mount it at the same path relative to the playbook")
     return found
 
 

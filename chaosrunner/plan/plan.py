@@ -42,6 +42,14 @@ class StepPlan(msgspec.Struct, kw_only=True, omit_defaults=True):
     stays: str | None = None
 
 
+class ProbePlan(msgspec.Struct, kw_only=True):
+    """The load of one probe."""
+
+    name: str
+    text: str
+    """How much it sends, in words."""
+
+
 class Plan(msgspec.Struct, kw_only=True):
     """A drill, as it would go."""
 
@@ -58,6 +66,7 @@ class Plan(msgspec.Struct, kw_only=True):
     size: int = 0
     """Pods of the workload that were neither finished nor terminating: what percentages refer to."""
     ready_endpoints: int | None = None
+    probes: list[ProbePlan] = []
     steps: list[StepPlan] = []
     problems: list[Problem] = []
     rbac: list[Right] = []
@@ -103,6 +112,7 @@ async def make_plan(
         nodes=resolved.nodes,
         size=resolved.size,
         ready_endpoints=resolved.ready_endpoints,
+        probes=[ProbePlan(name=probe.name, text=probe.describe()) for probe in playbook.probes],
         steps=steps,
         problems=problems,
         rbac=answered,

@@ -64,14 +64,16 @@ class BoundDrill:
             )
 
 
-def load_playbook(path_or_name: str | Path) -> Playbook:
-    """A playbook by itself: its parameters have their defaults (or some allowed value where they have none).
+def load_playbook(path_or_name: str | Path, parameters: Mapping[str, str] | None = None) -> Playbook:
+    """A playbook by itself. `parameters` are the values of `-p name=value`, as text; the others have their defaults (or
+    some allowed value where they have none).
 
     Raises `UserError` where there is no such file, `PlaybookError` where it cannot be used.
     """
     loading = _Playbook(source.read(locate.resolve(str(path_or_name), "playbooks")))
-    loading.fill({})
-    return _finish(loading.build(), [loading.document])
+    problems: list[Problem] = []
+    loading.fill(_override_values(parameters or {}, loading, problems))
+    return _finish(loading.build(), [loading.document], problems)
 
 
 def load_drill(path_or_name: str | Path, parameters: Mapping[str, str] | None = None) -> BoundDrill:

@@ -8,7 +8,7 @@ description in the JSON Schema that editors show.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
@@ -29,6 +29,7 @@ from chaosrunner.playbook.base import (
     reader,
 )
 from chaosrunner.playbook.expressions import ANSWERS, OUTCOMES, Expression, parse, suggest
+from chaosrunner.playbook.loads import CancelAfter, Closed, Load
 from chaosrunner.playbook.secret import Secret
 from chaosrunner.timeline.redact import is_sensitive
 
@@ -90,11 +91,17 @@ class Message(Model):
     """Text, or content parts as the API takes them."""
 
 
-class OpenAI(Model):
-    """Streaming requests to an OpenAI-compatible server."""
+def _one_text(of: TextRequest | Shape) -> bool:
+    """Whether it says what is sent; raises a mistake where it says so twice."""
+    given = [name for name in ("prompt", "messages", "prompts") if getattr(of, name) is not None]
+    if len(given) > 1:
+        raise mistake(f"{' and '.join(given)} exclude each other")
+    return bool(given)
 
-    api: Literal["completions", "chat"] = "completions"
-    """Which endpoint: /v1/completions or /v1/chat/completions."""
+
+class TextRequest(Model):
+    """What requests to all APIs of language models have in common."""
+
     model: Text | None = None
     """Model asked for; the drill's `endpoint.model` where absent."""
     max_tokens: int = Field(default=128, ge=1)
@@ -103,24 +110,57 @@ class OpenAI(Model):
     """The prompt (in chat: the one user message). `{{ nonce }}` differs in each request and defeats prefix caches."""
     messages: list[Message] | None = Field(default=None, min_length=1)
     """The messages of a chat, instead of `prompt`."""
+    prompts: FilePath | None = None
+    """File of prompts, instead of `prompt`: one a line, or (`.jsonl`) JSON lines with prompt or messages, and
+    max_tokens. They are taken in turn; relative to the file that names it."""
+    unique: bool = True
+    """Whether a prompt that does not name `{{ nonce }}` gets it in front. Without, prefix caches may help."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; the server's default where absent."""
-    ignore_eos: bool | None = None
-    """Generate to `max_tokens` whatever the model says (vLLM's extension)."""
-    min_tokens: int | None = Field(default=None, ge=0)
-    """Least answer, tokens (vLLM's extension)."""
     body: dict[str, Any] = Field(default_factory=dict)
     """More fields for the body of the request."""
 
     @model_validator(mode="after")
+    def _text_once(self) -> Self:
+        _one_text(self)
+        return self
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it says itself what is sent."""
+        return _one_text(self)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it takes messages."""
+        return True
+
+
+class OpenAI(TextRequest):
+    """Streaming requests to an OpenAI-compatible server."""
+
+    api: Literal["completions", "chat", "responses"] = "completions"
+    """Which endpoint: /v1/completions, /v1/chat/completions or /v1/responses."""
+    ignore_eos: bool | None = None
+    """Generate to `max_tokens` whatever the model says (vLLM's extension)."""
+    min_tokens: int | None = Field(default=None, ge=0)
+    """Least answer, tokens (vLLM's extension)."""
+
+    @model_validator(mode="after")
     def _consistent(self) -> OpenAI:
-        if self.prompt is not None and self.messages is not None:
-            raise mistake("prompt and messages exclude each other")
-        if self.messages is not None and self.api != "chat":
+        if self.messages is not None and not self.is_chat:
             raise mistake("messages belong to a chat", "set api: chat, or use prompt")
         if self.min_tokens is not None and self.min_tokens > self.max_tokens:
             raise mistake(f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}")
         return self
+
+    @property
+    def is_chat(self) -> bool:
+        return self.api != "completions"
+
+
+class Anthropic(TextRequest):
+    """Streaming requests to /v1/messages of a server with Anthropic's API, as vLLM also has it."""
 
 
 class Terminal(Model):
@@ -153,7 +193,7 @@ UrlPath = Annotated[str, Field(pattern=r"^/\S*$")]
 
 
 class ServerSentEvents(Model):
-    """A stream of server-sent events that is not OpenAI's."""
+    """A stream of server-sent events of any other make."""
 
     method: Method = "GET"
     """HTTP method."""
@@ -162,6 +202,35 @@ class ServerSentEvents(Model):
     body: Body = None
     """JSON (mapping or list) or text."""
     terminal: Terminal = Terminal(data="[DONE]")
+    """How a complete stream ends."""
+
+
+class LineTerminal(Model):
+    """How a stream of lines ends that was ended on purpose: exactly one of `fields`, `data`, `eof`."""
+
+    fields: dict[str, Any] | None = Field(default=None, min_length=1)
+    """A line whose JSON has these fields with these values."""
+    data: str | None = None
+    """A line with exactly this text."""
+    eof: Literal[True] | None = None
+    """The proper end of the body is enough: a cut between two lines is then not seen as such."""
+
+    @model_validator(mode="after")
+    def _one(self) -> LineTerminal:
+        exactly_one(self, ("fields", "data", "eof"), "terminal")
+        return self
+
+
+class JsonLines(Model):
+    """A stream of JSON documents, one a line, as Ollama sends them."""
+
+    method: Method = "POST"
+    """HTTP method."""
+    path: UrlPath
+    """Path below the drill's endpoint URL."""
+    body: Body = None
+    """JSON (mapping or list) or text."""
+    terminal: LineTerminal = LineTerminal(fields={"done": True})
     """How a complete stream ends."""
 
 
@@ -204,23 +273,6 @@ class Http(Model):
     expect: HttpExpect = HttpExpect()
 
 
-class Closed(Model):
-    """A fixed number of users, each sending its next request when the last one ended."""
-
-    concurrency: int = Field(ge=1, le=10_000)
-    """Requests in flight."""
-    pause: Duration = 0.0
-    """Time between the end of a request and the next of the same user."""
-    ramp: Duration = 0.0
-    """Time over which the users begin, one after the other at equal distances. Streams of one length that begin
-    together also end together, and a fault just then finds none to hit."""
-
-
-class Load(Model):
-    closed: Closed
-    """Closed loop."""
-
-
 class Timeouts(Model):
     connect: PositiveDuration = 10.0
     """Longest TCP and TLS handshake."""
@@ -251,6 +303,20 @@ class Slo(Model):
         return all(value is None for value in (self.ttft, self.tpot, self.e2e, self.chunk_gap))
 
 
+HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+
+
+def _text_headers(headers: dict[str, str]) -> dict[str, str]:
+    for name in headers:
+        if is_sensitive(name):
+            raise mistake(f"{name} is a credential, which no playbook holds", "give it in the drill's endpoint.headers")
+    return headers
+
+
+TextHeaders = Annotated[dict[HeaderName, str], AfterValidator(_text_headers)]
+"""Header name to text, in which `{{ nonce }}` and the like are filled in for each request."""
+
+
 class Shape(Model):
     """One class of requests in a mix; what it leaves out is taken from the probe."""
 
@@ -262,56 +328,115 @@ class Shape(Model):
     """Instead of the probe's prompt."""
     messages: list[Message] | None = Field(default=None, min_length=1)
     """Instead of the probe's messages."""
+    prompts: FilePath | None = None
+    """File of prompts, instead of the probe's."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Instead of the probe's."""
     min_tokens: int | None = Field(default=None, ge=0)
     """Instead of the probe's."""
     body: dict[str, Any] = Field(default_factory=dict)
     """More fields for the body; they replace the probe's."""
+    headers: TextHeaders = Field(default_factory=dict)
+    """More request headers; they replace the probe's."""
+    cancel_after: CancelAfter | None = None
+    """Instead of the probe's."""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it says itself what is sent."""
+        return _one_text(self)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Shape:
+        _one_text(self)
+        return self
+
+
+PROBE_KINDS = ("openai", "anthropic", "sse", "json_lines", "http")
+"""What a probe sends; exactly one of these is given."""
 
 
 class Probe(Model):
-    """A traffic source: what it sends (exactly one of `openai`, `sse`, `http`), how much, and what is good."""
+    """A traffic source: what it sends (exactly one of `openai`, `anthropic`, `sse`, `json_lines`, `http`), how much,
+    and what is good."""
 
     name: Name
     """Name in checks, steps and reports."""
     openai: OpenAI | None = None
     """Streams from an OpenAI-compatible server."""
+    anthropic: Anthropic | None = None
+    """Streams from a server with Anthropic's API."""
     sse: ServerSentEvents | None = None
     """Another stream of server-sent events."""
+    json_lines: JsonLines | None = None
+    """A stream of JSON lines."""
     http: Http | None = None
     """Plain requests without a stream."""
     load: Load = Load(closed=Closed(concurrency=1))
     """How many requests; one at a time where absent."""
+    workers: int = Field(default=1, ge=1, le=256)
+    """Processes that share the load, for more streams than one core can read (some hundreds at 50 chunks a second).
+    They change nothing in what is sent: users, arrivals and `max_in_flight` are split among them."""
     timeouts: Timeouts = Timeouts()
     slo: Slo = Slo()
-    connection: Literal["new", "reused"] = "reused"
-    """Whether each request opens a connection, or an idle one is used again."""
+    connection: Literal["new", "reused", "fixed"] = "reused"
+    """Whether each request opens a connection, takes the one that became idle last, or its user's own."""
     fixed_length: bool = False
     """Whether an answer must have exactly `max_tokens` tokens; others are `wrong_length`."""
     record_chunks: bool = True
     """Whether the receive time of every chunk is recorded; without them chunk_gap percentiles are absent."""
+    headers: TextHeaders = Field(default_factory=dict)
+    """Headers of each request, beside the endpoint's: a tenant, a routing strategy. `{{ worker }}` is the user's
+    number in a closed loop."""
+    cancel_after: CancelAfter | None = None
+    """Cancels requests in mid-stream. They are in no rate: what is drilled is what the service does next."""
     mix: list[Shape] | None = Field(default=None, min_length=1)
-    """Several classes of requests in one load (openai only)."""
+    """Several classes of requests in one load (openai and anthropic only)."""
 
     @property
     def kind(self) -> str:
-        """openai, sse or http."""
-        return exactly_one(self, ("openai", "sse", "http"), "a probe")
+        """openai, anthropic, sse, json_lines or http."""
+        return exactly_one(self, PROBE_KINDS, "a probe")
+
+    @property
+    def prompt_files(self) -> list[str]:
+        """Files that what it sends is read from."""
+        named = [self.text.prompts if self.text else None, *(shape.prompts for shape in self.mix or [])]
+        return [path for path in named if path is not None]
+
+    def describe(self) -> str:
+        """What it sends, in words."""
+        cancels = [("", self.cancel_after), *((f" of {shape.name}", shape.cancel_after) for shape in self.mix or [])]
+        told = [f"{cancel.text()}{whose}" for whose, cancel in cancels if cancel is not None]
+        return "; ".join([self.load.text(), *told])
+
+    @property
+    def text(self) -> TextRequest | None:
+        """What it asks a language model, where it does."""
+        return self.openai or self.anthropic
 
     @model_validator(mode="after")
     def _consistent(self) -> Probe:
-        if self.kind != "openai" and (self.mix is not None or self.fixed_length):
-            raise mistake(f"{'mix' if self.mix else 'fixed_length'} belongs to openai probes")
-        if self.openai is None:
+        if self.workers > self.load.most_in_flight:
+            message = f"{self.workers} workers, but at most {self.load.most_in_flight} in flight"
+            raise mistake(message, "a worker has one request in flight or more: lower workers, or raise the load")
+        if self.kind != "openai" and self.fixed_length:
+            raise mistake("fixed_length belongs to openai probes")
+        if self.openai is not None and self.openai.api == "responses" and self.fixed_length:
+            raise mistake("fixed_length belongs to completions and chat")
+        if self.http is not None and self.cancel_after is not None and self.cancel_after.chunks is not None:
+            raise mistake("an answer that is no stream has no chunks", "write cancel_after: {time: ...}")
+        if self.text is None:
+            if self.mix is not None:
+                raise mistake("mix belongs to openai and anthropic probes")
             return self
         shapes = self.mix or []
-        texts = [shape.prompt is not None or shape.messages is not None for shape in shapes] or [False]
-        if self.openai.prompt is None and self.openai.messages is None and not all(texts):
+        texts = [shape.has_text for shape in shapes] or [False]
+        if not self.text.has_text and not all(texts):
             raise mistake("nothing to send: prompt is missing", 'like prompt: "Count from {{ nonce }}."')
         if len({shape.name for shape in shapes}) < len(shapes):
             raise mistake("two shapes of the mix have the same name")
-        if self.openai.api != "chat" and any(shape.messages for shape in shapes):
+        if not self.text.is_chat and any(shape.messages for shape in shapes):
             raise mistake("messages belong to a chat", "set api: chat, or use prompt")
         return self
 
@@ -660,7 +785,7 @@ def _hide(headers: Any) -> Any:
 
 
 Headers = Annotated[
-    dict[Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")], HeaderValue],
+    dict[HeaderName, HeaderValue],
     reader(_hide),
 ]
 """Header name to text, or to a credential; text under a name like Authorization counts as a credential."""
@@ -711,6 +836,10 @@ class Endpoint(Model):
     """File of CA certificates to trust instead of the system's; relative to the drill's file."""
     insecure: bool = False
     """Do not verify the server's certificate."""
+    http2: bool = False
+    """Speak HTTP/2, over TLS or, by prior knowledge, without. Needs the package `h2` (`chaosrunner[http2]`)."""
+    proxy: Url | None = None
+    """HTTP proxy between, `http://host:port`; none is taken from the environment."""
     model: Text | None = None
     """Model asked for where a probe names none."""
 

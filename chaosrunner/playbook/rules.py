@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from chaosrunner.errors import UserError
 from chaosrunner.playbook.durations import format_duration
 from chaosrunner.playbook.expressions import (
     Comparison,
@@ -18,6 +20,7 @@ from chaosrunner.playbook.expressions import (
     walk,
 )
 from chaosrunner.playbook.models import (
+    PROBE_KINDS,
     Baseline,
     Cordon,
     DeletePod,
@@ -34,6 +37,7 @@ from chaosrunner.playbook.models import (
     Trigger,
     Wait,
 )
+from chaosrunner.playbook.prompts import read_prompts
 from chaosrunner.playbook.source import Keys
 
 TEMPLATES = ("nonce", "request", "probe", "worker")
@@ -168,9 +172,9 @@ def _once(keys: Keys, once: ProbeOnce, playbook: Playbook) -> Iterator[Finding]:
         for key in ("prompt", "messages", "max_tokens"):
             if probe.name != once.probe or key not in once.model_fields_set:
                 continue
-            if probe.openai is None:
+            if probe.text is None:
                 yield Finding((*keys, key), f'probe "{probe.name}" is {probe.kind}, which has no {key}')
-            elif key == "messages" and probe.openai.api != "chat":
+            elif key == "messages" and not probe.text.is_chat:
                 yield Finding((*keys, key), f'probe "{probe.name}" sends completions', "use prompt")
     yield from _templates(keys, once.model_dump(include={"prompt", "messages", "body"}, exclude_unset=True))
 
@@ -186,8 +190,24 @@ def _probe(keys: Keys, probe: Probe) -> Iterator[Finding]:
     if probe.http is None and slo.ttft is not None and slo.chunk_gap is slo.tpot is slo.e2e is None:
         message = "a stream that stands still after its first token counts as good"
         yield Finding((*keys, "slo", "ttft"), message, "add chunk_gap", warning=True)
-    sent = probe.model_dump(include={"openai", "sse", "http", "mix"}, exclude_unset=True)
+    sent = probe.model_dump(include={*PROBE_KINDS, "mix", "headers"}, exclude_unset=True)
     yield from _templates(keys, sent)
+    for place, path, chat in _files(keys, probe):
+        try:
+            read_prompts(path, chat=chat)
+        except UserError as error:
+            yield Finding(place, str(error))
+
+
+def _files(keys: Keys, probe: Probe) -> Iterator[tuple[Keys, str, bool]]:
+    """Files of prompts: where each is named, its path, whether it is for a chat."""
+    if probe.text is None:
+        return
+    named: list[tuple[Keys, str | None]] = [((probe.kind,), probe.text.prompts)]
+    named += [(("mix", index), shape.prompts) for index, shape in enumerate(probe.mix or [])]
+    for part, path in named:
+        if path is not None:
+            yield (*keys, *part, "prompts"), path, probe.text.is_chat
 
 
 def _templates(keys: Keys, data: Any) -> Iterator[Finding]:
@@ -250,9 +270,9 @@ def _has_bound(expression: Expression) -> bool:
 
 def _no_latency(latency: str, probes: list[Probe]) -> str:
     """Why no probe measures this latency, or nothing."""
-    if latency in ("ttft_answer", "tpot") and not any(probe.openai for probe in probes):
-        return "it takes an openai probe"
-    if latency in ("ttft", "chunk_gap") and not any(probe.openai or probe.sse for probe in probes):
+    if latency in ("ttft_answer", "tpot") and not any(probe.text for probe in probes):
+        return "it takes an openai or anthropic probe"
+    if latency in ("ttft", "chunk_gap") and all(probe.http for probe in probes):
         return "no probe streams"
     if latency == "chunk_gap" and not any(probe.record_chunks for probe in probes if not probe.http):
         return "record_chunks is false"
@@ -270,9 +290,13 @@ def _too_many_tokens(playbook: Playbook, keys: Keys, expression: Expression) -> 
 
 
 def _most_tokens(probe: Probe) -> int:
-    if probe.openai is None:
+    if probe.text is None:
         return 0
-    return max([probe.openai.max_tokens, *(shape.max_tokens or 0 for shape in probe.mix or [])])
+    most = [probe.text.max_tokens, *(shape.max_tokens or 0 for shape in probe.mix or [])]
+    for _, path, chat in _files((), probe):
+        with suppress(UserError):
+            most += [entry.max_tokens or 0 for entry in read_prompts(path, chat=chat)]
+    return max(most)
 
 
 def review_drill(drill: Drill, playbook: Playbook) -> Iterator[tuple[bool, Finding]]:

@@ -12,7 +12,19 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from chaosrunner.playbook.base import Quantity
 from chaosrunner.playbook.expressions import Expression
-from chaosrunner.playbook.models import STEPS, Drill, LabPdb, Playbook, PodSource, Probe, Step, Terminal
+from chaosrunner.playbook.loads import CancelAfter, Load
+from chaosrunner.playbook.models import (
+    PROBE_KINDS,
+    STEPS,
+    Drill,
+    LabPdb,
+    LineTerminal,
+    Playbook,
+    PodSource,
+    Probe,
+    Step,
+    Terminal,
+)
 from chaosrunner.playbook.secret import Secret
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"}
@@ -20,8 +32,11 @@ _REFERENCE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"}
 
 _ONE_OF: dict[type[BaseModel], tuple[str, ...]] = {
     Step: STEPS,
-    Probe: ("openai", "sse", "http"),
+    Probe: PROBE_KINDS,
+    Load: ("closed", "open"),
+    CancelAfter: ("chunks", "time"),
     Terminal: ("data", "event", "eof"),
+    LineTerminal: ("fields", "data", "eof"),
     PodSource: ("selector", "node", "expression"),
     LabPdb: ("min_available", "max_unavailable"),
     Secret: ("env", "file", "value"),

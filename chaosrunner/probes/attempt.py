@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import anyio
 
-from chaosrunner.http import Exchange, StreamClient, TransportError
+from chaosrunner.http import Exchange, FirstByteTimeout, Headers, StreamClient, TransportError
 from chaosrunner.probes.dialects import Dialect
 from chaosrunner.probes.judge import Limit, Seen, judge
 from chaosrunner.probes.self_check import LoopWatch
 from chaosrunner.probes.spec import Planned, ProbeSpec
+from chaosrunner.probes.tap import Tap, Tapped
 from chaosrunner.probes.transcript import Transcript
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import SUCCESSES
 from chaosrunner.timeline.redact import Redactor, mask_schemes, sensitive_values
 from chaosrunner.timeline.rows import Emit, Request, RequestHeaders, RequestSent
+
+SOONEST = 0.01
+"""Seconds: the resolution of time limits."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +48,23 @@ class Attempts:
         self._dialect: Dialect = spec.make_dialect()
         self._redactor = Redactor({spec.api_key or "", *sensitive_values(spec.headers)})
 
-    async def send(self, client: StreamClient, planned: Planned, expect: Expect | None = None) -> Request:
+    async def send(
+        self, client: StreamClient, planned: Planned, expect: Expect | None = None, tap: Tap | None = None
+    ) -> Request:
         """Send, read to the end, judge. A cancelled request has its row too, before the cancellation goes on."""
-        attempt = _Attempt(self._spec, self._dialect, client, planned, self._clock)
+        attempt = _Attempt(self._spec, self._dialect, client, planned, self._clock, self._emit)
         self._emit(
             RequestSent(
                 at=attempt.sent,
                 request=planned.id,
                 probe=self._spec.name,
                 shape=planned.shape.name,
+                scheduled=planned.scheduled,
                 once=expect is not None,
             )
         )
         try:
-            await attempt.run(self._emit)
+            await attempt.run(tap)
         except anyio.get_cancelled_exc_class():
             attempt.cancelled = True
             self._emit(attempt.row(self._watch, self._redactor, expect))
@@ -65,15 +75,21 @@ class Attempts:
 
 
 class _Attempt:
-    def __init__(self, spec: ProbeSpec, dialect: Dialect, client: StreamClient, planned: Planned, clock: Clock) -> None:
+    """One request; receiver of its own exchange."""
+
+    def __init__(
+        self, spec: ProbeSpec, dialect: Dialect, client: StreamClient, planned: Planned, clock: Clock, emit: Emit
+    ) -> None:
         self._spec = spec
         self._dialect = dialect
         self._planned = planned
         self._clock = clock
+        self._emit = emit
         self._exchange: Exchange = client.stream(
             planned.method, planned.path, content=planned.content, headers=planned.headers
         )
         self._transcript = Transcript(dialect, "events" if spec.streams else "whole", record_chunks=spec.record_chunks)
+        self.data: Callable[[float, bytes, bool], bool] = self._transcript.feed
         self._transport: TransportError | None = None
         self._limit: Limit | None = None
         self._pod: str | None = None
@@ -81,70 +97,87 @@ class _Attempt:
         """None: not ended, or cancelled, which is an end at once."""
         self.sent = clock.now()
         self.cancelled = False
+        self._timer: asyncio.TimerHandle
 
-    async def run(self, emit: Emit) -> None:
-        # A scope's deadline is on the loop's clock, which runs like ours.
-        shift = anyio.current_time() - self._clock.now()
-        total = self.sent + self._spec.limits.total
-        limit: Limit
-        deadline, limit = total, "total"
-        last = self.sent
+    async def run(self, tap: Tap | None) -> None:
         exchange, transcript = self._exchange, self._transcript
+        self._look_again_in(self._next_limit()[0] - self._clock.now())
         try:
-            with anyio.CancelScope(deadline=total + shift) as scope:
-                async with exchange:
-                    transcript = self._headers_came(emit)
-                    assert exchange.timings.headers is not None
-                    last = exchange.timings.headers
-                    deadline, limit = self._next_limit(last, total)
-                    scope.deadline = deadline + shift
-                    async for last, data in exchange:
-                        if not transcript.feed(last, data):
-                            break
-                        # A limit that has passed stays, although a last read may yet be taken.
-                        if not scope.cancel_called:
-                            deadline, limit = self._next_limit(last, total)
-                            scope.deadline = deadline + shift
+            await exchange.push(self if tap is None else Tapped(self, tap))
         except TransportError as error:
             self._transport = error
-        if scope.cancelled_caught:
-            self._limit = limit
-            self._ended = max(deadline, last)
-        else:
-            self._ended = exchange.timings.ended or last
-        transcript.end()
+        finally:
+            self._timer.cancel()
+        if self._ended is None:
+            self._ended = exchange.timings.ended or transcript.last_byte or exchange.timings.headers or self.sent
+        self._transcript.end()
+        if tap is not None:
+            tap.ended(self._ended, exchange.ended_properly, self._transport)
 
-    def _headers_came(self, emit: Emit) -> Transcript:
-        exchange = self._exchange
-        assert exchange.status is not None
-        assert exchange.timings.headers is not None
+    def headers(self, at: float, status: int, headers: Headers) -> None:
         if self._spec.pod_header is not None:
-            self._pod = exchange.headers.get(self._spec.pod_header)
-        emit(
-            RequestHeaders(
-                at=exchange.timings.headers,
-                request=self._planned.id,
-                status=exchange.status,
-                pod=self._pod,
-                remote=exchange.remote,
-            )
+            self._pod = headers.get(self._spec.pod_header)
+        self._emit(
+            RequestHeaders(at=at, request=self._planned.id, status=status, pod=self._pod, remote=self._exchange.remote)
         )
-        if exchange.status >= 300:
+        cancel = self._planned.cancel_after
+        if status >= 300:
             self._transcript = Transcript(self._dialect, "raw")
-        return self._transcript
+            self.data = self._transcript.feed
+        elif cancel is not None and cancel.chunks is not None:
+            self.data = self._feed_and_count
 
-    def _next_limit(self, at: float, total: float) -> tuple[float, Limit]:
-        """The limit that passes first if nothing more comes after `at`, and when."""
-        limits, transcript = self._spec.limits, self._transcript
-        due: list[tuple[float, Limit]] = [(total, "total")]
-        if self._spec.streams:
-            if transcript.settled is not None:
-                due.append((transcript.settled + limits.linger, "linger"))
-            else:
-                due.append((at + limits.byte_idle, "byte_idle"))
-                if transcript.finish_reason is None or transcript.unfinished:
-                    since = transcript.last_token or self._exchange.timings.headers or at
-                    due.append((since + limits.token_idle, "token_idle"))
+    def _feed_and_count(self, at: float, data: bytes, exact: bool) -> bool:
+        """Take one read; the plan has the request cancelled now, if it has had so many chunks."""
+        cancel = self._planned.cancel_after
+        assert cancel is not None
+        assert cancel.chunks is not None
+        goes_on = self._transcript.feed(at, data, exact)
+        if self._transcript.content_chunks >= cancel.chunks:
+            self.cancelled = True
+            return False
+        return goes_on
+
+    # --- time limits: a timer that computes, when it fires, whether one has passed, so that reads cost nothing ---
+
+    def _look_again_in(self, seconds: float) -> None:
+        """Set the timer, early enough that no limit which begins meanwhile passes unseen."""
+        limits = self._spec.limits
+        shortest = min(limits.first_byte, limits.byte_idle, limits.token_idle, limits.linger)
+        self._timer = asyncio.get_running_loop().call_later(min(seconds, max(shortest, SOONEST)), self._look)
+
+    def _look(self) -> None:
+        due, limit = self._next_limit()
+        left = due - self._clock.now()
+        if left > 0:
+            self._look_again_in(left)
+            return
+        self._ended = due
+        if limit == "cancel":
+            self.cancelled = True
+        elif limit == "first_byte":
+            self._transport = FirstByteTimeout(f"no headers within {self._spec.limits.first_byte:g} s")
+        else:
+            self._limit = limit
+        self._exchange.stop()
+
+    def _next_limit(self) -> tuple[float, Limit | Literal["cancel", "first_byte"]]:
+        """The limit that passes first if nothing more comes, and when."""
+        limits, transcript, timings = self._spec.limits, self._transcript, self._exchange.timings
+        due: list[tuple[float, Limit | Literal["cancel", "first_byte"]]] = [(self.sent + limits.total, "total")]
+        if (cancel := self._planned.cancel_after) is not None and cancel.time is not None:
+            due.append((self.sent + cancel.time, "cancel"))
+        if not self._spec.streams:
+            return min(due)
+        if timings.headers is None:
+            if timings.requested is not None:
+                due.append((timings.requested + limits.first_byte, "first_byte"))
+        elif transcript.settled is not None:
+            due.append((transcript.settled + limits.linger, "linger"))
+        else:
+            due.append(((transcript.last_byte or timings.headers) + limits.byte_idle, "byte_idle"))
+            if transcript.finish_reason is None or transcript.unfinished:
+                due.append(((transcript.last_token or timings.headers) + limits.token_idle, "token_idle"))
         return min(due)
 
     def row(self, watch: LoopWatch, redactor: Redactor, expect: Expect | None) -> Request:
@@ -158,12 +191,16 @@ class _Attempt:
             probe=spec.name,
             outcome=judgement.outcome,
             sent=self.sent,
+            scheduled=self._planned.scheduled,
+            cancel_planned=self._planned.cancel_after is not None,
             shape=self._planned.shape.name,
             once=expect is not None,
             connected=exchange.timings.connected,
             headers=exchange.timings.headers,
             first_byte=transcript.first_byte,
+            last_byte=transcript.last_byte,
             first_token=transcript.first_token,
+            first_token_exact=transcript.first_token_exact,
             first_answer=transcript.first_answer,
             last_token=transcript.last_token,
             tokens=tokens,
@@ -177,12 +214,18 @@ class _Attempt:
             connection=exchange.connection,
             opened=exchange.opened,
             reused=exchange.reused,
+            stale=self._transport is not None and self._transport.stale,
             size=transcript.size,
             events=transcript.events,
             comments=transcript.comments,
             chunks=transcript.chunks,
+            content_chunks=transcript.content_chunks,
+            content_reads=transcript.content_reads,
+            at_once=transcript.at_once,
             largest_gap=transcript.largest_gap,
+            exact=exchange.exact is True,
             expected_tokens=self._planned.expected_tokens,
+            limit="first_byte" if isinstance(self._transport, FirstByteTimeout) else self._limit,
             error=mask_schemes(redactor.text(text)) if text else None,
             error_code=transcript.error.code if transcript.error is not None else None,
             expected=expect.met_by(exchange.status, judgement.outcome) if expect is not None else None,
@@ -192,10 +235,10 @@ class _Attempt:
         spec, exchange, transcript = self._spec, self._exchange, self._transcript
         return Seen(
             streams=spec.streams,
-            has_done=self._dialect.has_done,
+            done_mark=self._dialect.done_mark,
             has_finish=self._dialect.has_finish,
             has_terminal=self._dialect.has_terminal,
-            usage_asked=spec.is_openai and spec.streams and spec.include_usage,
+            usage_asked=spec.expects_usage,
             expected_tokens=self._planned.expected_tokens,
             status=exchange.status,
             retry_after="retry-after" in exchange.headers,
@@ -215,19 +258,8 @@ class _Attempt:
         )
 
     def _unreadable(self) -> str | None:
-        transcript = self._transcript
-        if transcript.too_long is not None or not self._spec.streams:
-            return transcript.too_long
         headers = self._exchange.headers
-        kind, coding = headers.get("content-type", ""), headers.get("content-encoding", "identity")
-        if transcript.events or transcript.comments:
-            return None
-        if kind.lower().startswith("text/event-stream"):
-            if transcript.looks_like_events:
-                return None
-            if coding != "identity":
-                return f"content-encoding {coding}"
-        return f"content-type {kind or 'absent'}, no event in the body"
+        return self._transcript.unreadable(headers.get("content-type", ""), headers.get("content-encoding", "identity"))
 
     def _error_text(self, success: bool) -> str | None:
         """What the other side, or the transport, said went wrong."""

@@ -1,9 +1,10 @@
 """What a finish_reason says about the end of a stream, in lower case.
 
 The API's own words are stop, length, tool_calls, content_filter and function_call (older); the rest are what servers
-say instead: Text Generation Inference (eos_token, stop_sequence), those that translate Anthropic's API (end_turn,
-max_tokens, tool_use), Zhipu (sensitive, network_error), DeepSeek (insufficient_system_resource: the generation was
-broken off), vLLM and SGLang (abort).
+say instead: Text Generation Inference (eos_token, stop_sequence), Zhipu (sensitive, network_error), DeepSeek
+(insufficient_system_resource: the generation was broken off), vLLM and SGLang (abort). Anthropic's are end_turn,
+max_tokens, stop_sequence, tool_use, pause_turn, refusal and model_context_window_exceeded; those of the Responses API
+are `completed` and the reasons of an incomplete response, max_output_tokens and content_filter.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 GOOD_FINISH = frozenset(
     {
         "stop", "length", "tool_calls", "content_filter", "function_call", "eos_token", "stop_sequence", "end_turn",
-        "max_tokens", "tool_use", "sensitive",
+        "max_tokens", "tool_use", "pause_turn", "refusal", "model_context_window_exceeded", "completed",
+        "max_output_tokens", "sensitive",
     }
 )  # fmt: skip
 """The stream ended as meant."""

@@ -33,7 +33,8 @@ class Seen:
 
     streams: bool
     """A stream was asked for."""
-    has_done: bool = False
+    done_mark: str | None = None
+    """What closes a stream after its finish_reason, where something does."""
     has_finish: bool = False
     has_terminal: bool = False
     usage_asked: bool = False
@@ -166,8 +167,8 @@ def _what_is_missing(seen: Seen) -> str:
 def _warning(seen: Seen, broken: Judgement | None) -> str | None:
     if broken is not None:
         return f"complete, but then {broken.reason or broken.outcome}"
-    if seen.has_done and seen.streams and not seen.done:
-        return "no [DONE]"
+    if seen.done_mark is not None and seen.streams and not seen.done:
+        return f"no {seen.done_mark}"
     if seen.usage_asked and seen.tokens is None:
         return "usage was asked for and did not come"
     if seen.ended_properly is None and not (seen.done or seen.terminal):

@@ -1,31 +1,32 @@
-"""What a probe sends: plain data that can cross to another process, and the requests made from it."""
+"""What a probe sends, and how much: plain data that can cross to another process."""
 
 from __future__ import annotations
 
-import hashlib
-import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-import msgspec
+from typing import Any, Literal, NamedTuple
 
 from chaosrunner.errors import UserError
 from chaosrunner.http import StreamClient, Timeouts
-from chaosrunner.probes.dialects import Dialect, OpenAI, PlainHttp, PlainSse
+from chaosrunner.probes.dialects import Anthropic, Dialect, JsonLines, OpenAI, PlainHttp, PlainSse, Responses
 from chaosrunner.timeline.clock import Clock
 
-DialectName = Literal["completions", "chat", "sse", "http"]
+DialectName = Literal["completions", "chat", "responses", "messages", "sse", "json_lines", "http"]
+"""completions, chat and responses are OpenAI's, messages is Anthropic's."""
 
 PATHS: dict[DialectName, str] = {
     "completions": "/v1/completions",
     "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
     "sse": "/",
+    "json_lines": "/",
     "http": "/",
 }
 
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+NAME = re.compile(r"[\w.-]+")
 PLACEHOLDERS = ("nonce", "request", "probe", "worker")
 
 
@@ -46,19 +47,47 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class CancelAfter:
+    """That some requests are cancelled in mid-stream, as a user does who closes the page: exactly one of both."""
+
+    chunks: int | None = None
+    """With the so-manieth chunk that has content. (A chunk may hold several tokens; only usage counts those.)"""
+    time: float | None = None
+    """So many seconds after sending."""
+    share: float = 1.0
+    """Share of the requests, 0 to 1, drawn by the request's number."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One entry of a file of prompts; exactly one of `prompt` and `messages`."""
+
+    prompt: str | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    max_tokens: int | None = None
+    """The shape's where absent."""
+
+
+@dataclass(frozen=True)
 class Shape:
     """One class of request in a probe's mix.
 
-    Strings in `prompt`, `messages` and `body` may hold `{{ nonce }}`, `{{ request }}`, `{{ probe }}`, `{{ worker }}`.
-    `body` is merged over the OpenAI fields; for the plain dialects it is the whole body (JSON, or text as it is).
+    Strings in `prompt`, `messages`, `prompts`, `body` and `headers` may hold `{{ nonce }}`, `{{ request }}`,
+    `{{ probe }}`, `{{ worker }}`. `body` is merged over the fields of a language model's API; for the other dialects it
+    is the whole body (JSON, or text as it is).
     """
 
     name: str = ""
     weight: float = 1.0
     prompt: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
+    prompts: tuple[Prompt, ...] = field(default=(), repr=False)
+    """Instead of `prompt` and `messages`: request number n takes the n-th, and begins again after the last."""
     max_tokens: int | None = None
     body: Mapping[str, Any] | list[Any] | str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Of each request, over the probe's own."""
+    cancel_after: CancelAfter | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +98,33 @@ class Overrides:
     messages: tuple[Mapping[str, Any], ...] | None = None
     max_tokens: int | None = None
     body: Mapping[str, Any] | list[Any] | str | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of an open loop: the rate goes from `rps` evenly to `to`."""
+
+    rps: float
+    """Requests a second."""
+    seconds: float
+    to: float | None = None
+    """`rps` all along where absent."""
+
+    @property
+    def end(self) -> float:
+        """Requests a second at its end."""
+        return self.rps if self.to is None else self.to
+
+
+@dataclass(frozen=True)
+class OpenLoop:
+    """Requests are sent by a schedule, whatever has become of those before. The last stage's last rate goes on."""
+
+    stages: tuple[Stage, ...]
+    arrivals: Literal["poisson", "constant"] = "poisson"
+    """Independent users, or equal distances."""
+    max_in_flight: int = 256
+    """What would be more is not sent, and recorded as `not_sent`."""
 
 
 @dataclass(frozen=True)
@@ -88,20 +144,30 @@ class ProbeSpec:
     path: str | None = None
     """Below `url`; the dialect's own where absent."""
     stream: bool = True
+    open: OpenLoop | None = None
+    """Open-loop load; where absent the load is a closed loop, which the next four are about."""
     concurrency: int = 1
     """Requests in flight."""
     pause: float = 0.0
-    """Seconds between an answer and the worker's next request."""
+    """Seconds between an answer and the user's next request."""
+    jitter: float = 0.0
+    """Seconds by which a pause is shorter or longer at most, drawn by the request's number."""
     ramp: float = 0.0
-    """Seconds over which the workers begin, at equal distances."""
-    connection: Literal["new", "reused"] = "new"
+    """Seconds over which the users begin, at equal distances."""
+    workers: int = 1
+    """Processes that share the load, each with an event loop of its own; see `part` for who sends what."""
+    connection: Literal["new", "reused", "fixed"] = "new"
     limits: Limits = Limits()
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     api_key: str | None = field(default=None, repr=False)
     ca: str | None = None
     insecure: bool = False
+    http2: bool = False
+    proxy: str | None = field(default=None, repr=False)
     pod_header: str | None = None
     """Response header that names the serving Pod."""
+    unique: bool = True
+    """Whether a prompt that does not name the nonce gets it in front: no prefix cache helps then."""
     fixed_length: bool = False
     """Ask for exactly `max_tokens` (vLLM's `ignore_eos` and `min_tokens`), and judge another length as wrong."""
     include_usage: bool = True
@@ -110,40 +176,74 @@ class ProbeSpec:
     """Of the nonces; another one for each run, or prefix caches of the run before help."""
     terminal_event: str | None = None
     terminal_data: str | None = None
+    terminal_fields: Mapping[str, Any] | None = None
+    """What the last of JSON lines has among its fields."""
 
     def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise UserError(f"probe {self.name!r}: a name has letters, digits, -, _ and . only")
         if self.concurrency < 1:
             raise UserError(f"probe {self.name}: concurrency must be 1 or more")
+        if self.open is not None:
+            self._check_open(self.open)
+        if not 1 <= self.workers <= self.most_in_flight:
+            raise UserError(f"probe {self.name}: workers must be 1 to {self.most_in_flight}, the most in flight")
         if not self.shapes or any(shape.weight <= 0 for shape in self.shapes):
             raise UserError(f"probe {self.name}: needs at least one request shape, each with a weight above 0")
         for shape in self.shapes:
             self._check(shape)
 
+    def _check_open(self, load: OpenLoop) -> None:
+        if any(stage.seconds <= 0 or stage.rps < 0 or stage.end < 0 for stage in load.stages):
+            raise UserError(f"probe {self.name}: a stage takes a rate of 0 or more and a duration above 0")
+        if not any(stage.rps or stage.end for stage in load.stages):
+            raise UserError(f"probe {self.name}: an open loop needs a stage with a rate above 0")
+        if load.max_in_flight < 1:
+            raise UserError(f"probe {self.name}: max_in_flight must be 1 or more")
+
     def _check(self, shape: Shape) -> None:
-        for text in _strings([shape.prompt, shape.messages, shape.body]):
+        for text in strings([shape.prompt, shape.messages, shape.body, shape.headers]):
             for name in PLACEHOLDER.findall(text):
                 if name not in PLACEHOLDERS:
                     known = ", ".join(PLACEHOLDERS)
                     raise UserError(f"probe {self.name}: {{{{ {name} }}}} is unknown; known are {known}")
+        if self.fixed_length and self.dialect not in ("completions", "chat"):
+            raise UserError(f"probe {self.name}: only completions and chat can be asked for a fixed length")
         if self.fixed_length and shape.max_tokens is None:
             raise UserError(f"probe {self.name}: a fixed length needs max_tokens")
-        if self.is_openai and isinstance(shape.body, str):
-            raise UserError(f"probe {self.name}: the body of an OpenAI request is a mapping")
+        if self.asks_model and isinstance(shape.body, str):
+            raise UserError(f"probe {self.name}: the body of a request to a language model is a mapping")
 
     @property
-    def is_openai(self) -> bool:
-        return self.dialect in ("completions", "chat")
+    def asks_model(self) -> bool:
+        """Whether requests are made of prompts or messages, for an API of language models."""
+        return self.dialect not in ("sse", "json_lines", "http")
+
+    @property
+    def expects_usage(self) -> bool:
+        """Whether a complete stream tells how many tokens it had: asked for, or always there in the newer APIs."""
+        if self.dialect in ("completions", "chat"):
+            return self.streams and self.include_usage
+        return self.streams and self.asks_model
 
     @property
     def streams(self) -> bool:
         """Whether the answer is to be an event stream."""
         return self.stream and self.dialect != "http"
 
+    @property
+    def most_in_flight(self) -> int:
+        """Most requests, and so connections, at the same time."""
+        return self.concurrency if self.open is None else self.open.max_in_flight
+
     def with_overrides(self, overrides: Overrides) -> ProbeSpec:
         """The same probe with one shape, the first of its own with the overrides put in."""
         first = self.shapes[0]
+        own_text = overrides.prompt is not None or overrides.messages is not None
         shape = replace(
             first,
+            prompts=() if own_text else first.prompts,
+            cancel_after=None,
             prompt=first.prompt if overrides.prompt is None else overrides.prompt,
             messages=first.messages if overrides.messages is None else overrides.messages,
             max_tokens=first.max_tokens if overrides.max_tokens is None else overrides.max_tokens,
@@ -152,30 +252,41 @@ class ProbeSpec:
         return replace(self, shapes=(shape,))
 
     def make_dialect(self) -> Dialect:
-        if self.is_openai:
-            return OpenAI()
-        if self.dialect == "sse":
-            return PlainSse(self.terminal_event, self.terminal_data)
-        return PlainHttp()
+        match self.dialect:
+            case "completions" | "chat":
+                return OpenAI()
+            case "responses":
+                return Responses()
+            case "messages":
+                return Anthropic()
+            case "sse":
+                return PlainSse(self.terminal_event, self.terminal_data)
+            case "json_lines":
+                return JsonLines(self.terminal_fields, self.terminal_data)
+            case "http":
+                return PlainHttp()
 
     def make_client(self, clock: Clock) -> StreamClient:
-        """A client for one worker. Raises UserError for a bad URL or CA file."""
+        """A client for all requests of a process. Raises UserError for a bad URL or CA file."""
         headers = dict(self.headers)
         if self.api_key is not None:
             headers["authorization"] = f"Bearer {self.api_key}"
+            if self.dialect == "messages":
+                headers["x-api-key"] = self.api_key
         return StreamClient(
             self.url,
             clock=clock,
             headers=headers,
             ca=self.ca,
             insecure=self.insecure,
+            http2=self.http2,
+            proxy=self.proxy,
             connection=self.connection,
             timeouts=Timeouts(self.limits.connect, self.limits.first_byte if self.streams else None),
         )
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """One request, ready to be sent."""
 
     id: str
@@ -184,109 +295,22 @@ class Planned:
     path: str
     content: bytes | None
     headers: Mapping[str, str]
+    """Not to be changed: requests of one shape share it."""
     expected_tokens: int | None
+    scheduled: float | None = None
+    """When it is to be sent, on the recording's clock, in open-loop load."""
+    cancel_after: CancelAfter | None = None
+    """Where this very request is to be cancelled."""
+    pause: float = 0.0
+    """Seconds to the next request of its user, in closed-loop load."""
 
 
-class RequestMaker:
-    """Makes a probe's requests: draws the shape, fills in the placeholders, numbers them from 1.
-
-    Each prompt of an OpenAI probe is unique, so that no prefix cache helps: where it does not name the nonce itself,
-    the nonce is put in front. The same spec makes the same requests.
-    """
-
-    def __init__(self, spec: ProbeSpec) -> None:
-        self._spec = spec
-        self._random = random.Random(f"{spec.seed}/{spec.name}")
-        self._weights = [shape.weight for shape in spec.shapes]
-        self._number = 0
-
-    def make(self, worker: int, request_id: str | None = None) -> Planned:
-        spec = self._spec
-        self._number += 1
-        shape = self._random.choices(spec.shapes, self._weights)[0] if len(spec.shapes) > 1 else spec.shapes[0]
-        name = request_id or f"{spec.name}-{self._number}"
-        nonce = hashlib.blake2b(f"{spec.seed}/{name}".encode(), digest_size=6).hexdigest()
-        values = {"nonce": nonce, "request": name, "probe": spec.name, "worker": str(worker)}
-        content = self._content(shape, values)
-        headers = {"accept": "text/event-stream" if spec.streams else "*/*"}
-        if content is not None and not isinstance(shape.body, str):
-            headers["content-type"] = "application/json"
-        return Planned(
-            id=name,
-            shape=shape,
-            method=spec.method or ("GET" if content is None else "POST"),
-            path=spec.path or PATHS[spec.dialect],
-            content=content,
-            headers=headers,
-            expected_tokens=self._expected(shape) if spec.fixed_length else None,
-        )
-
-    def _expected(self, shape: Shape) -> int | None:
-        """Completion tokens of an answer of fixed length; each of `n` choices has so many."""
-        body = shape.body if isinstance(shape.body, Mapping) else {}
-        choices = body.get("n")
-        return shape.max_tokens * choices if shape.max_tokens and isinstance(choices, int) else shape.max_tokens
-
-    def _content(self, shape: Shape, values: Mapping[str, str]) -> bytes | None:
-        if self._spec.is_openai:
-            return msgspec.json.encode(self._openai(shape, values))
-        if shape.body is None:
-            return None
-        filled = _fill(shape.body, values)
-        return filled.encode() if isinstance(filled, str) else msgspec.json.encode(filled)
-
-    def _openai(self, shape: Shape, values: Mapping[str, str]) -> dict[str, Any]:
-        spec = self._spec
-        body: dict[str, Any] = {} if spec.model is None else {"model": spec.model}
-        if spec.dialect == "completions":
-            body["prompt"] = _unique(shape.prompt or "", values)
-        elif shape.messages is not None:
-            body["messages"] = _unique_messages(shape.messages, values)
-        else:
-            body["messages"] = [{"role": "user", "content": _unique(shape.prompt or "", values)}]
-        if shape.max_tokens is not None:
-            body["max_tokens"] = shape.max_tokens
-        body["stream"] = spec.stream
-        if spec.stream and spec.include_usage:
-            body["stream_options"] = {"include_usage": True}
-        if spec.fixed_length:
-            body |= {"ignore_eos": True, "min_tokens": shape.max_tokens}
-        if shape.body is not None:
-            body |= _fill(shape.body, values)
-        return body
-
-
-def _unique(text: str, values: Mapping[str, str]) -> str:
-    filled: str = _fill(text, values)
-    return filled if values["nonce"] in filled else f"{values['nonce']} {filled}"
-
-
-def _unique_messages(messages: tuple[Mapping[str, Any], ...], values: Mapping[str, str]) -> list[Any]:
-    filled: list[Any] = _fill(messages, values)
-    if not any(values["nonce"] in text for text in _strings(filled)):
-        for message in filled:
-            if isinstance(message.get("content"), str):
-                message["content"] = f"{values['nonce']} {message['content']}"
-                break
-    return filled
-
-
-def _fill(value: Any, values: Mapping[str, str]) -> Any:
-    """The value with the placeholders of all its strings filled in."""
-    if isinstance(value, str):
-        return PLACEHOLDER.sub(lambda match: values[match[1]], value)
-    if isinstance(value, Mapping):
-        return {key: _fill(item, values) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_fill(item, values) for item in value]
-    return value
-
-
-def _strings(value: Any) -> list[str]:
+def strings(value: Any) -> list[str]:
+    """All texts in a value, keys apart."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [text for item in value for text in _strings(item)]
+        return [text for item in value for text in strings(item)]
     return []

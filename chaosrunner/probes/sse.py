@@ -6,23 +6,14 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+
+from chaosrunner.probes.framing import LONGEST, Event, Rest, TooLong
 
 BOM = b"\xef\xbb\xbf"
-LONGEST = 4 << 20
-"""Bytes that one line, or the data of one event, may have."""
-
-
-class EventTooLong(Exception):
-    """A line or an event longer than the limit: this is no event stream that anybody could use."""
-
-
-class Event(NamedTuple):
-    """A dispatched event. `data` is UTF-8 as received; the lines of a multi-line event are joined by LF."""
-
-    data: bytes
-    name: str = "message"
-    id: str = ""
+CR = 0x0D
+FIELD = re.compile(rb"^(?:data|event|id|retry)?:", re.MULTILINE)
+"""A line of an event stream."""
 
 
 class SseParser:
@@ -32,84 +23,99 @@ class SseParser:
     it. An event without the blank line that dispatches it is dropped at the end of the stream, as the standard says.
     """
 
+    content_types: tuple[str, ...] = ("text/event-stream",)
+    any_text: bool = False
+
     def __init__(self, longest: int = LONGEST) -> None:
         self.comments = 0
         self.retry: int | None = None
         """Reconnection time that the server asked for, milliseconds."""
+        self.last_id = ""
+        """The last event ID: what a client that reconnects sends as Last-Event-ID."""
         self._longest = longest
-        self._rest = bytearray()
+        self._rest = Rest(longest)
         self._started = False
         self._after_cr = False
         self._data: list[bytes] = []
         self._size = 0
         self._name = ""
-        self._id = ""
 
     def feed(self, data: bytes) -> list[Event]:
-        """Events completed by `data`. Raises EventTooLong."""
+        """Events completed by `data`. Raises TooLong."""
         if not self._started:
             data = self._without_bom(data)
-        if self._after_cr and data:
-            self._after_cr = False
-            if data.startswith(b"\n"):
-                data = data[1:]
-        if b"\r" in data:
-            self._after_cr = data.endswith(b"\r")
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = data.split(b"\n")
-        if len(lines) > 1 and self._rest:
-            lines[0] = bytes(self._rest) + lines[0]
-            self._rest.clear()
-        self._rest += lines.pop()
-        if len(self._rest) > self._longest:
-            raise EventTooLong(f"a line of the event stream is longer than {self._longest} bytes")
+        # A byte is looked up in bytes by its number far faster than by a text of length one.
+        if self._after_cr or CR in data:
+            data = self._with_lf(data)
         events: list[Event] = []
-        for line in lines:
-            if line.startswith(b"data: "):
-                self._append(line[6:])
+        pending = self._data
+        for line in self._rest.lines(data):
+            if line[:6] == b"data: ":
+                if pending:
+                    self._append(line[6:])
+                else:
+                    pending.append(line[6:])
             elif line:
                 self._field(line)
-            elif (event := self._dispatch()) is not None:
-                events.append(event)
+            elif not pending:
+                self._name = ""
+            elif len(pending) == 1 and not self._name:
+                events.append(Event(pending.pop()))
+            else:
+                events.append(self._dispatch())
         return events
+
+    def end(self) -> list[Event]:
+        """The stream has ended."""
+        return []
+
+    def may_become(self, body: bytes) -> bool:
+        return not body or FIELD.search(body) is not None
 
     def _without_bom(self, data: bytes) -> bytes:
         """The first bytes without a byte order mark; keeps them back while they may yet become one."""
-        start = bytes(self._rest) + data
-        if BOM.startswith(start):
-            self._rest[:] = start
-            if start != BOM:
-                return b""
-        self._rest.clear()
+        start = self._rest.take() + data
+        if BOM.startswith(start) and start != BOM:
+            self._rest.put(start)
+            return b""
         self._started = True
         return start.removeprefix(BOM)
+
+    def _with_lf(self, data: bytes) -> bytes:
+        """With LF as the only end of a line."""
+        if self._after_cr and data:
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+        if CR in data:
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return data
 
     def _field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
-        if name == b"data":
+        if name == b"event":
+            self._name = value.decode("utf-8", "replace")
+        elif name == b"data":
             self._append(value)
         elif not name:
             self.comments += 1
-        elif name == b"event":
-            self._name = value.decode("utf-8", "replace")
         elif name == b"id":
-            if b"\0" not in value:
-                self._id = value.decode("utf-8", "replace")
+            if 0 not in value:
+                self.last_id = value.decode("utf-8", "replace")
         elif name == b"retry" and value.isdigit():
             self.retry = int(value)
 
     def _append(self, value: bytes) -> None:
+        """A line of data; a single one is bounded as a line, several are bounded here."""
         self._data.append(value)
         self._size += len(value) + 1
         if self._size > self._longest:
-            raise EventTooLong(f"an event of the stream is longer than {self._longest} bytes")
+            raise TooLong(f"an event of the stream is longer than {self._longest} bytes")
 
-    def _dispatch(self) -> Event | None:
-        name, self._name = self._name, ""
-        if not self._data:
-            return None
-        event = Event(b"\n".join(self._data), name or "message", self._id)
+    def _dispatch(self) -> Event:
+        event = Event(b"\n".join(self._data), self._name or "message")
         self._data.clear()
         self._size = 0
+        self._name = ""
         return event

@@ -76,6 +76,8 @@ def _compared(comparison: Comparison) -> Section:
 
 
 def _place(side: RunInfo) -> str:
+    if side.load is not None:
+        return f"no cluster: a probe alone, {side.load}"
     return f"{side.lab} lab" if side.lab else f"context {side.context}" if side.context else "a cluster"
 
 

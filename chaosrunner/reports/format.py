@@ -20,6 +20,19 @@ def seconds(value: float | None) -> str:
     return f"{value:.2f} s" if abs(value) < 100 else f"{value:.0f} s"
 
 
+def fine(value: float | None) -> str:
+    """A span to three significant digits, in the unit that fits: `187 µs`, `20.3 ms`, `1.24 s`."""
+    if value is None:
+        return UNKNOWN
+    value = float(f"{value:.3g}")  # before the unit is chosen: 999.9 ms is a second
+    scaled, unit = next(
+        ((value * factor, unit) for factor, unit in ((1, "s"), (1e3, "ms")) if abs(value * factor) >= 1),
+        (value * 1e6, "µs"),
+    )
+    digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2
+    return f"{scaled:.{digits}f} {unit}" if value else "0 s"
+
+
 def instant(value: float | None) -> str:
     """An instant, in seconds of the recording."""
     return UNKNOWN if value is None else f"{value:.2f} s"

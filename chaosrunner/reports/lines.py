@@ -31,7 +31,10 @@ def describe(row: rows.Row) -> str:
         case rows.Skew():
             return f"{row.owner} said {row.reported:.3f}"
         case rows.Prober():
-            return f"loop lag {seconds(row.loop_lag)}"
+            worker = f"worker {row.worker} of probe {row.probe}: " if row.worker is not None else ""
+            return f"{worker}loop lag {seconds(row.loop_lag)}"
+        case rows.Worker():
+            return f"probe {row.probe}: " + (row.reason or f"worker {row.worker} of {row.of} {row.event}")
         case rows.RequestSent():
             return f"{row.request}: sent"
         case rows.RequestHeaders():
@@ -85,6 +88,8 @@ class News:
                 return row.event != "intent"
             case rows.Request():
                 return row.outcome not in SUCCESSES and not row.once
+            case rows.Worker():
+                return row.event == "died"
             case rows.Watch():
                 return row.event in ("gap_opened", "gap_closed", "forbidden")
             case rows.Pod():

@@ -14,17 +14,20 @@ def fault_name(facts: Facts, action: int) -> str:
     return _NOUNS.get(names.get(action, ""), "fault")
 
 
-def losses(facts: Facts) -> list[str]:
-    """How requests were lost, in words: those that are alike in one line; HTTP 200 first, then the most."""
+def losses(facts: Facts, *, alone: bool = False) -> list[str]:
+    """How requests were lost, in words: those that are alike in one line; HTTP 200 first, then the most.
+
+    alone: of a probe without a cluster, where nobody speaks of Pods that the answer does not name.
+    """
     groups: dict[tuple[str, int | None, str, str], list[LostRequest]] = {}
     for lost in facts.lost_requests:
-        where, when = _where(facts, lost)
+        where, when = (f"on {lost.pod}" if lost.pod else "", "") if alone else _where(facts, lost)
         groups.setdefault((lost.outcome, lost.status, where, when), []).append(lost)
     lines = []
     for (outcome, status, where, when), requests in sorted(
         groups.items(), key=lambda group: (group[0][1] != 200, -len(group[1]))
     ):
-        text = f"{len(requests)} × {outcome}" + (f", HTTP {status}" if status else "") + f", {where}"
+        text = f"{len(requests)} × {outcome}" + (f", HTTP {status}" if status else "") + (f", {where}" if where else "")
         after = [lost.after_action for lost in requests if lost.after_action is not None]
         if after and when:
             low, high = seconds(min(after)), seconds(max(after))

@@ -13,9 +13,9 @@ _LIST = re.compile(r"^(\d*)([-+=.)])")
 """What would begin a list (or underline a title) where it begins a line."""
 
 
-def markdown(title: str, headline: Cell, sections: Sequence[Section]) -> str:
+def markdown(title: str, headline: Cell | None, sections: Sequence[Section]) -> str:
     """One document; every text is escaped, so that no name or error message can break a table or become markup."""
-    blocks = [f"# {escape(title)}", f"**{escape(headline.text)}**"]
+    blocks = [f"# {escape(title)}"] + ([f"**{escape(headline.text)}**"] if headline else [])
     for section in sections:
         blocks.append(f"## {escape(section.title)}")
         for is_table, parts in groupby(section.parts, lambda part: isinstance(part, Table)):

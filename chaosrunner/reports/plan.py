@@ -21,7 +21,7 @@ def plan_headline(plan: Plan) -> Cell:
 
 
 def plan_sections(plan: Plan) -> list[Section]:
-    made = [_problems(plan), _workload(plan), _steps(plan), _rights(plan)]
+    made = [_problems(plan), _workload(plan), _load(plan), _steps(plan), _rights(plan)]
     return [section for section in made if section.parts]
 
 
@@ -45,6 +45,13 @@ def _workload(plan: Plan) -> Section:
     if plan.candidates:
         rows = [(pod.name, pod.node or UNKNOWN, pod.uid) for pod in plan.candidates]
         section.table(Table(("candidate", "node", "UID"), rows, wrap=frozenset({0, 1, 2})))
+    return section
+
+
+def _load(plan: Plan) -> Section:
+    section = Section("Load, from the first step to the last")
+    for probe in plan.probes:
+        section.line(f"{probe.name}: {probe.text}")
     return section
 
 

@@ -44,8 +44,8 @@ def sections(facts: Facts) -> list[Section]:
     """Everything that the report says, most important first; sections without news are left out."""
     made = [
         _summary(facts),
-        _checks(facts),
-        _findings(facts),
+        checks_section(facts),
+        findings_section(facts),
         _lost(facts),
         _recovery(facts),
         _terminations(facts),
@@ -130,7 +130,7 @@ def found_in(check: CheckResult) -> str:
     return text + (f"; {check.reason}" if check.reason else "")
 
 
-def _checks(facts: Facts) -> Section:
+def checks_section(facts: Facts) -> Section:
     section = Section("Checks")
     if facts.checks:
         rows = [
@@ -146,7 +146,7 @@ def _checks(facts: Facts) -> Section:
     return section
 
 
-def _findings(facts: Facts) -> Section:
+def findings_section(facts: Facts) -> Section:
     section = Section("Findings")
     for finding in facts.findings:
         text = f"{finding.code}: {finding.text}" + (f" ({row_ids(finding.evidence)})" if finding.evidence else "")
@@ -389,6 +389,9 @@ def _latency(facts: Facts) -> Section:
     if rows:
         columns = ("metric", "sent in", "n", "p50", "p90", "p95", "p99", "max")
         section.table(Table(columns, rows, right=frozenset(range(2, 8))))
+        if facts.scheduled:
+            names = ", ".join(facts.scheduled)
+            section.line(f"ttft, ttft_answer and e2e of {names} count from the scheduled time (open loop)", "dim")
     if few:
         section.line("* too few values for this percentile: it is the maximum", "dim")
     return section
@@ -452,6 +455,9 @@ def _observation(facts: Facts) -> Section:
     prober = facts.prober
     if prober.lag_max is not None:
         section.line(f"runner: event loop late by {seconds(prober.lag_max)} at most", "dim")
+    if prober.send_lag_p99 is not None:
+        late = f"{seconds(prober.send_lag_p99)} (p99), {seconds(prober.send_lag_max)} at most"
+        section.line(f"runner: scheduled requests sent late by {late}", "dim")
     if prober.faults:
         section.line(f"{plural(prober.faults, 'request')} spoiled by the runner itself", "warn")
     for skew in facts.skews:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from math import ceil
+from typing import Self
 
 
 class Clock:
@@ -18,6 +20,18 @@ class Clock:
         after = time.monotonic_ns()
         self._zero = (before + after) // 2
         self._wall = wall
+
+    @classmethod
+    def anchored(cls, anchor: tuple[int, int]) -> Self:
+        """The same clock in another process of this machine, whose monotonic clock is the same one; see `anchor`."""
+        clock = cls()
+        clock._zero, clock._wall = anchor
+        return clock
+
+    @property
+    def anchor(self) -> tuple[int, int]:
+        """The recording's zero: nanoseconds of the monotonic clock, and Unix nanoseconds."""
+        return self._zero, self._wall
 
     @property
     def anchor_wall(self) -> float:
@@ -37,6 +51,10 @@ class Clock:
     def from_monotonic(self, seconds: float) -> float:
         """An instant of `time.monotonic()` (the event loop's clock too) on the recording's clock."""
         return seconds - self._zero / 1e9
+
+    def monotonic_ns(self, at: float) -> int:
+        """An instant of the recording's clock as `time.monotonic_ns()` tells it, rounded up."""
+        return self._zero + ceil(at * 1e9)
 
     def wall(self, at: float) -> float:
         """Unix seconds of an instant of the recording's clock, by the anchor."""

@@ -53,7 +53,12 @@ class Probe(msgspec.Struct, kw_only=True, omit_defaults=True):
     warm_streams: int = 3
     """N of the warm rule."""
     concurrency: int | None = None
-    connection: Literal["new", "reused"] | None = None
+    """Requests in flight of a closed loop."""
+    load: str | None = None
+    """How much was sent, in words."""
+    workers: int = 1
+    """Processes that shared the load."""
+    connection: Literal["new", "reused", "fixed"] | None = None
     """Whether each request opens a connection, or an idle one is used again; None where a recording does not say."""
     pod_header: str | None = None
 
@@ -102,6 +107,8 @@ class Manifest(msgspec.Struct, kw_only=True, omit_defaults=True):
     context: str | None = None
     server: str | None = None
     url: str | None = None
+    load: str | None = None
+    """Of a probe that ran alone, without a cluster: its load in words; absent for a drill."""
     workload: Workload
     candidates: list[TargetPod] = []
     ready_endpoints: int | None = None

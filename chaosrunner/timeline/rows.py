@@ -122,15 +122,46 @@ class Skew(Base, tag_field="kind", tag="skew"):
 
 
 class Prober(Base, tag_field="kind", tag="prober"):
-    """The runner's own health over the last second."""
+    """The health of one of the runner's own processes over the last second."""
 
     loop_lag: float
     """Largest lateness of the event loop, seconds."""
+    send_lag: float | None = None
+    """Largest lateness of a send against its schedule, seconds; absent where none was scheduled."""
+    in_flight: int | None = None
+    """Requests sent and not ended, now."""
+    requests: int | None = None
+    """Requests that ended since the process began to count."""
+    chunks: int | None = None
+    """Events of streams read by those that ended."""
     queue: int = 0
     """Rows waiting to be written."""
     open_files: int | None = None
+    file_limit: int | None = None
+    """How many descriptors the process may have."""
     cpu: float | None = None
     """CPU seconds used by this process since it started."""
+    probe: str | None = None
+    """Whose worker the process is; absent for the runner's main process."""
+    worker: int | None = None
+    """Which of that probe's workers, from 1."""
+
+
+class Worker(Base, tag_field="kind", tag="worker"):
+    """A probe that has several processes: the life of one of them.
+
+    The requests that were in flight in a worker that died have final rows all the same, as `prober_fault`; of what it
+    sent in its last milliseconds nothing is known.
+    """
+
+    probe: str
+    worker: int
+    """From 1."""
+    of: int
+    event: Literal["began", "ended", "died"]
+    pid: int
+    reason: str | None = None
+    """`died`: how."""
 
 
 # --- requests ---------------------------------------------------------------------------------------------
@@ -176,12 +207,19 @@ class Request(Base, tag_field="kind", tag="request"):
     shape: str = ""
     once: bool = False
     scheduled: float | None = None
+    """When it was to be sent, in open-loop load; latencies count from here."""
+    cancel_planned: bool = False
+    """The plan has it cancelled by us in mid-stream; whether it came to that, the outcome says."""
     connected: float | None = None
     headers: float | None = None
     first_byte: float | None = None
     """First byte of the body."""
+    last_byte: float | None = None
+    """Last byte of the body, whatever it was: what came after it is silence."""
     first_token: float | None = None
     """First non-empty content, reasoning or tool call."""
+    first_token_exact: bool = False
+    """That time is the kernel's, and no other token came in the same read; else it is an upper bound."""
     first_answer: float | None = None
     """First non-empty content."""
     last_token: float | None = None
@@ -190,7 +228,7 @@ class Request(Base, tag_field="kind", tag="request"):
     usage: Usage | None = None
     finish_reason: str | None = None
     done: bool = False
-    """`[DONE]` was seen."""
+    """The mark that closes a stream was seen: `[DONE]`, Anthropic's message_stop."""
     ended_properly: bool = False
     """The body ended as HTTP says it must (last chunk, full length)."""
     status: int | None = None
@@ -202,6 +240,9 @@ class Request(Base, tag_field="kind", tag="request"):
     opened: float | None = None
     """When the connection was opened."""
     reused: bool | None = None
+    stale: bool = False
+    """The connection was kept from an earlier request and ended before any byte of an answer: the peer may have closed
+    it before it saw the request."""
     size: int = 0
     """Bytes of the body."""
     events: int = 0
@@ -209,11 +250,20 @@ class Request(Base, tag_field="kind", tag="request"):
     comments: int = 0
     chunks: list[float] | None = None
     """Receive times of the chunks with content; dropped by option."""
+    content_chunks: int = 0
+    """How many those are; known also where `chunks` is dropped."""
+    content_reads: int = 0
+    """Reads that held some. Where one held several, only the last one's time is exact; the others' are upper bounds."""
+    at_once: int = 0
+    """Chunks with content that came less than 1 ms after the one before, or with it."""
     largest_gap: float | None = None
     """Largest time between two chunks with content, seconds; kept although `chunks` may be dropped."""
     exact: bool = False
-    """True where receive times are the kernel's."""
+    """True where all receive times of headers and body are the kernel's, which do not age while the prober is busy;
+    else some are the event loop's. (The end of a connection has no kernel time.)"""
     expected_tokens: int | None = None
+    limit: str | None = None
+    """Our own time limit that ended it, where one did: first_byte, byte_idle, token_idle, total, linger."""
     error: str | None = None
     """Error text: of the transport, of the error object, or the start of an error body; secrets redacted."""
     error_code: int | None = None
@@ -419,8 +469,8 @@ class Watch(Base, tag_field="kind", tag="watch"):
 
 
 Row = (
-    Run | Step | Action | Journal | Clock | Skew | Prober | RequestSent | RequestHeaders | Request | Pod | EndpointSlice
-    | Node | Pdb | Event | Alerts | Watch
+    Run | Step | Action | Journal | Clock | Skew | Prober | Worker | RequestSent | RequestHeaders | Request | Pod
+    | EndpointSlice | Node | Pdb | Event | Alerts | Watch
 )  # fmt: skip
 """Any row. Decode a line with `msgspec.json.Decoder(Row)`."""
 

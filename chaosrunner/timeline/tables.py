@@ -33,10 +33,13 @@ REQUEST_SCHEMA = pa.schema(
         ("shape", pa.string()),
         ("once", pa.bool_()),
         ("scheduled", pa.float64()),
+        ("cancel_planned", pa.bool_()),
         ("connected", pa.float64()),
         ("headers", pa.float64()),
         ("first_byte", pa.float64()),
+        ("last_byte", pa.float64()),
         ("first_token", pa.float64()),
+        ("first_token_exact", pa.bool_()),
         ("first_answer", pa.float64()),
         ("last_token", pa.float64()),
         ("tokens", pa.int64()),
@@ -50,13 +53,18 @@ REQUEST_SCHEMA = pa.schema(
         ("connection", pa.string()),
         ("opened", pa.float64()),
         ("reused", pa.bool_()),
+        ("stale", pa.bool_()),
         ("size", pa.int64()),
         ("events", pa.int64()),
         ("comments", pa.int64()),
         ("chunks", pa.list_(pa.float64())),
+        ("content_chunks", pa.int64()),
+        ("content_reads", pa.int64()),
+        ("at_once", pa.int64()),
         ("largest_gap", pa.float64()),
         ("exact", pa.bool_()),
         ("expected_tokens", pa.int64()),
+        ("limit", pa.string()),
         ("error", pa.string()),
         ("error_code", pa.int64()),
         ("expected", pa.bool_()),
@@ -68,8 +76,9 @@ EVENT_SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.float64()), ("kind", pa.
 """Columns of `events.parquet`; `row` is the whole row as JSON."""
 
 _DEFAULTS = {
-    "shape": "", "once": False, "done": False, "ended_properly": False,
-    "size": 0, "events": 0, "comments": 0, "exact": False,
+    "shape": "", "once": False, "cancel_planned": False, "done": False, "ended_properly": False,
+    "size": 0, "events": 0, "comments": 0, "exact": False, "first_token_exact": False, "stale": False,
+    "content_chunks": 0, "content_reads": 0, "at_once": 0,
 }  # fmt: skip
 """What an absent field means (rows leave defaults out); null elsewhere."""
 

@@ -60,6 +60,22 @@ def test_rates_and_counts() -> None:
     assert len(found.lost_requests) == 6
 
 
+def test_a_worker_that_died_makes_the_run_inconclusive() -> None:
+    tape = Tape()
+    died = "worker 2 of 3 was killed by signal 9 (Killed)"
+    tape.add(rows.Worker(at=0.0, probe="chat", worker=2, of=3, event="began", pid=7))
+    for number in range(500):
+        tape.request(number / 10, number / 10 + 0.5)
+    tape.add(rows.Worker(at=50.0, probe="chat", worker=2, of=3, event="died", pid=7, reason=died))
+    tape.request(49.9, 50.0, "prober_fault", error=died)
+    tape.end(60.0)
+    found = facts(tape, context("success_rate == 100%"))
+    assert (found.verdict, found.reason) == (
+        "inconclusive", f"probe chat: {died}; from then on the load was not what was asked for",
+    )  # fmt: skip
+    assert [check.verdict for check in found.checks] == ["passed"]
+
+
 def test_latencies_by_phase() -> None:
     tape = Tape()
     tape.pod(0.0, "a", "LISTED", ready=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,8 +23,18 @@ def facts_of(folder: Path) -> Facts:
     return analyse(recording, AnalysisContext.of(recording.manifest))
 
 
-def test_it_gives_the_report_that_its_run_wrote() -> None:
-    assert msgspec.to_builtins(facts_of(REFERENCE)) == json.loads((REFERENCE / "report.json").read_bytes())
+def of_old(new: Any, old: Any) -> Any:
+    """What is left of a report without the figures that an older version did not know."""
+    if isinstance(new, dict) and isinstance(old, dict):
+        return {key: of_old(value, old[key]) for key, value in new.items() if key in old}
+    if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
+        return [of_old(*pair) for pair in zip(new, old, strict=True)]
+    return new
+
+
+def test_it_gives_every_figure_of_the_report_that_its_run_wrote() -> None:
+    written = json.loads((REFERENCE / "report.json").read_bytes())
+    assert of_old(msgspec.to_builtins(facts_of(REFERENCE)), written) == written
 
 
 def test_its_rows_alone_give_the_same_report(tmp_path: Path) -> None:

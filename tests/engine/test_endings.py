@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+from collections import Counter
 from pathlib import Path
 
 import anyio
@@ -13,7 +16,7 @@ from chaosrunner.analysis import Live
 from chaosrunner.cli import main
 from chaosrunner.engine import run as engine
 from chaosrunner.faults.evict import Evict
-from chaosrunner.probes.closed import run_probe
+from chaosrunner.probes.run import run_probe
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.reader import Recording
 from tests.engine import drills
@@ -43,6 +46,36 @@ async def mortal(*args: object, **kwargs: object) -> None:
     """A probe that ends by itself, which none should."""
     with anyio.move_on_after(1.2):
         await run_probe(*args, **kwargs)  # type: ignore[arg-type]
+
+
+def test_a_probes_worker_that_dies_aborts_the_run_and_the_others_end_their_requests(lab: Lab, tmp_path: Path) -> None:
+    probe = {"load": {"closed": {"concurrency": 4}}, "workers": 2}
+    baseline = {"baseline": BASELINE["baseline"] | {"timeout": "30s"}}  # the workers have to start first
+    wait = {"wait": {"until": "pods_ready >= 50", "timeout": "20s"}}
+    limits = {"max_nodes": 3, "deadline": "1h"}
+    drill = drills.write(tmp_path, lab, [baseline, CORDON, wait, hold(1)], probe=probe, limits=limits)
+    before = lab.nodes()
+    seen: list[rows.Row] = []
+
+    def on_row(row: rows.Row) -> None:
+        seen.append(row)
+        if cordon_ended(row):
+            os.kill(next(row.pid for row in seen if isinstance(row, rows.Worker)), signal.SIGKILL)
+
+    ran = drills.run(drill, lab, tmp_path, on_row=on_row)
+
+    reason = "probe chat: worker 1 of 2 was killed by signal 9 (Killed)"
+    assert (ran.facts.verdict, ran.facts.exit_code, ran.facts.reason) == ("aborted", 4, reason)
+    assert ran.steps() == [("baseline", "ok"), ("cordon", "ok"), ("wait", "aborted"), ("hold", "skipped")]
+    assert lab.nodes() == before
+    sent = {row.request for row in ran.of(rows.RequestSent)}
+    outcomes = Counter(row.outcome for row in ran.of(rows.Request))
+    assert sum(outcomes.values()) == len(sent)
+    assert outcomes.keys() <= {"complete", "prober_fault"}
+    assert outcomes["prober_fault"] <= 2
+    assert [(row.worker, row.event) for row in ran.of(rows.Worker)] == [
+        (1, "began"), (2, "began"), (1, "died"), (2, "ended"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("way", ["stop file", "deadline", "abort condition", "probe"])

@@ -69,7 +69,7 @@ class ScriptedServer:
 
 
 @asynccontextmanager
-async def serve(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedServer]:
+async def serve(script: Script, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[ScriptedServer]:
     """Answer each request with `script`; keep the connection for the next one unless the script closed it."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -90,7 +90,7 @@ async def serve(script: Script, tls: ssl.SSLContext | None = None) -> AsyncItera
             writer.close()
             tasks.discard(task)
 
-    listener = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+    listener = await asyncio.start_server(handle, "127.0.0.1", port, ssl=tls)
     port = listener.sockets[0].getsockname()[1]
     server = ScriptedServer(f"{'https' if tls else 'http'}://127.0.0.1:{port}")
     try:

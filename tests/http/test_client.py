@@ -9,7 +9,6 @@ import os
 import resource
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -332,15 +331,6 @@ def test_a_ca_file_of_no_use(tmp_path: Path) -> None:
     for name in ("ca.pem", "absent.pem"):
         with pytest.raises(UserError, match="CA file"):
             StreamClient("https://127.0.0.1", clock=Clock(), ca=str(tmp_path / name))
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test"
-    extra = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "key"), "-out", str(folder / "cert")]
-    subprocess.run([*command.split(), *extra], check=True, capture_output=True)
-    return folder
 
 
 async def test_tls(certificate: Path) -> None:

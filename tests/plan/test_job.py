@@ -169,3 +169,15 @@ def test_names_that_kubernetes_takes() -> None:
     assert name_of("chat") == "chaosrunner-chat"
     assert name_of("My_Drill.v2") == "chaosrunner-my-drill-v2"
     assert len(name_of("x" * 100)) <= 52
+
+
+def test_files_of_prompts_have_to_be_brought(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("Hello.\n")
+    playbook = resolve("evict-one-replica", "playbooks").read_text()
+    prompt = 'prompt: "Count from {{ nonce }}."'
+    assert playbook.count(prompt) == 1
+    (tmp_path / "evict.yaml").write_text(playbook.replace(prompt, "prompts: prompts.txt"))
+    drill = resolve(EXAMPLE, "drills").read_text()
+    (tmp_path / "drill.yaml").write_text(drill.replace("playbook: evict-one-replica", "playbook: evict.yaml"))
+    _, said = job(str(tmp_path / "drill.yaml"))
+    assert f"the playbook reads {tmp_path / 'prompts.txt'}: mount it at the same path relative to the playbook" in said

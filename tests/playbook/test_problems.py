@@ -27,6 +27,10 @@ def test_the_small_files_are_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 STEP = "  - evict: {pods: 1, when"
 OPENAI = 'openai: {max_tokens: 128, prompt: "Count from {{ nonce }}."}'
 CHECK = '  - "loss_on_victim == 0"\n'
+CLOSED = '{closed: {concurrency: "${concurrency}"}}'
+CONCURRENCY = (
+    "  concurrency: {type: integer, default: 4, minimum: 1, maximum: 64, description: streams in flight}\n", ""
+)  # fmt: skip
 
 BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     # shape
@@ -42,11 +46,12 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     ((("max_tokens: 128", "max_tokens: 0"),), ["9:26: expected a number of at least 1, got 0"]),
     ((("max_tokens: 128", "max_tokens: '128'"),), ['9:26: expected a whole number, got "128"']),
     ((("max_tokens: 128", "fixed: 1"),), [
-        '9:14: unknown key "fixed" (known: api, model, max_tokens, prompt, messages, temperature, ignore_eos, '
-        "min_tokens, body)"]),
+        '9:14: unknown key "fixed" (known: model, max_tokens, prompt, messages, prompts, unique, temperature, body, '
+        "api, ignore_eos, min_tokens)"]),
     ((("max_tokens: 128", "ignore_eos: yes"),), ['9:26: expected true or false, got "yes" (write true)']),
     ((("max_tokens: 128", "model: 8"),), ["9:21: expected text, got 8 (put it in quotes)"]),
-    ((("max_tokens: 128", "api: response"),), ['9:19: expected one of: completions, chat; got "response"']),
+    ((("max_tokens: 128", "api: response"),), [
+        '9:19: expected one of: completions, chat, responses; got "response" (did you mean "responses"?)']),
     ((("max_tokens: 128", "min_tokens: 200"),), ["9:13: min_tokens 200 is above max_tokens 128"]),
     ((("max_tokens: 128", "messages: [{role: user, content: hi}]"),), ["9:13: prompt and messages exclude each other"]),
     ((('prompt: "Count from {{ nonce }}."', 'body: {}'),), [
@@ -59,7 +64,46 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     ((("    openai:", "    http: {path: /, expect: {status: 20}}\n    openai:"),), [
         "9:38: expected an HTTP status like 200, or a list of them"]),
     ((("    openai:", "    http: {path: /}\n    openai:"),), [
-        "8:5: a probe has exactly one of openai, sse, http; found openai and http"]),
+        "8:5: a probe has exactly one of openai, anthropic, sse, json_lines, http; found openai and http"]),
+    # load
+    (((CLOSED, "{}"), CONCURRENCY), [
+        "9:11: load has exactly one of closed, open; found none (like closed: {concurrency: 4})"]),
+    ((("{closed: {concurrency", "{open: {stages: [{rps: 5, for: 1s}]}, closed: {concurrency"),), [
+        "10:11: load has exactly one of closed, open; found closed and open (like closed: {concurrency: 4})"]),
+    ((("${concurrency}\"", "${concurrency}\", pause: 1s, jitter: 2s"),), [
+        "10:20: jitter 2s is longer than the pause 1s (a pause lasts from pause - jitter to pause + jitter)"]),
+    (((CLOSED, "{open: {stages: [{rps: 0, for: 1s}, {rps: 0, to: 0, for: 1s}]}}"), CONCURRENCY), [
+        "9:18: no stage sends anything (give one an rps above 0)"]),
+    (((CLOSED, "{open: {stages: [{rps: -1, for: 1s}]}}"), CONCURRENCY), [
+        "9:34: expected a number of at least 0.0, got -1"]),
+    (((CLOSED, "{open: {stages: [{rps: 5}], max_in_flight: 0, arrivals: uniform}}"), CONCURRENCY), [
+        '9:28: "for" is missing',
+        "9:54: expected a number of at least 1, got 0",
+        '9:67: expected one of: poisson, constant; got "uniform"']),
+    ((("    load:", "    workers: 0\n    load:"),), [
+        "10:14: expected a number of at least 1, got 0"]),
+    (((CLOSED, "{closed: {concurrency: 3}}\n    workers: 4"), CONCURRENCY), [
+        "7:5: 4 workers, but at most 3 in flight (a worker has one request in flight or more: lower workers, or raise "
+        "the load)"]),
+    (((CLOSED, "{open: {stages: [{rps: 5, for: 1s}], max_in_flight: 7}}\n    workers: 8"), CONCURRENCY), [
+        "7:5: 8 workers, but at most 7 in flight (a worker has one request in flight or more: lower workers, or raise "
+        "the load)"]),
+    ((("    load:", "    cancel_after: {chunks: 2, time: 1s}\n    load:"),), [
+        "10:19: cancel_after has exactly one of chunks, time; found chunks and time (like {chunks: 20})"]),
+    ((("    load:", "    cancel_after: {chunks: 0, share: 120%}\n    load:"),), [
+        "10:28: expected a number of at least 1, got 0",
+        "10:38: expected a percentage above 0 and at most 100, like 50%"]),
+    (((OPENAI, "http: {path: /}\n    cancel_after: {chunks: 2}"),), [
+        "8:5: an answer that is no stream has no chunks (write cancel_after: {time: ...})"]),
+    # headers
+    ((("    load:", "    headers: {Authorization: x}\n    load:"),), [
+        "10:14: Authorization is a credential, which no playbook holds (give it in the drill's endpoint.headers)"]),
+    ((("    load:", "    headers: {x-tenant: '{{ tenant }}'}\n    load:"),), [
+        '10:25: unknown template "tenant" (known: nonce, request, probe, worker)']),
+    # prompts
+    ((("prompt: \"Count from {{ nonce }}.\"", "prompts: missing.txt"),), [
+        "9:40: missing.txt cannot be read: [Errno 2] No such file or directory: 'missing.txt'"]),
+    ((("prompt:", "prompts: a.txt, prompt:"),), ["9:13: prompt and prompts exclude each other"]),
     # durations
     ((("for: 30s", "for: 1:30"),), ['12:21: "1:30" is no duration; write it like 500ms, 30s, 10m or 1h30m']),
     ((("for: 30s", "for: -3"),), ["12:21: a duration cannot be negative"]),
@@ -155,7 +199,7 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     (((CHECK, '  - p99(chunk_gap) < 1s\n'), ("    load:", "    record_chunks: false\n    load:")), [
         "17:5: p99(chunk_gap) is never known: record_chunks is false"]),
     (((CHECK, '  - p99(tpot) < 1s\n'), (OPENAI, "http: {path: /}")), [
-        "16:5: p99(tpot) is never known: it takes an openai probe"]),
+        "16:5: p99(tpot) is never known: it takes an openai or anthropic probe"]),
     (((CHECK, '  - p99(ttft) < 1s\n'), (OPENAI, "http: {path: /}")), [
         "16:5: p99(ttft) is never known: no probe streams"]),
     (((STEP, "  - delete-pod: {when"), (CHECK, '  - evictions(accepted) == 1\n')), [

@@ -21,7 +21,7 @@ from chaosrunner.timeline.outcomes import Outcome
 
 GOOD = Seen(
     streams=True,
-    has_done=True,
+    done_mark="[DONE]",
     has_finish=True,
     usage_asked=True,
     status=200,
@@ -32,7 +32,7 @@ GOOD = Seen(
     tokens=5,
 )
 PLAIN = Seen(streams=True, status=200, ended_properly=True, content=True)
-UNANSWERED = Seen(streams=True, has_done=True, has_finish=True)
+UNANSWERED = Seen(streams=True, done_mark="[DONE]", has_finish=True)
 CUT = StreamCut("reset", "ECONNRESET")
 
 

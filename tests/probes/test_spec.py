@@ -12,18 +12,18 @@ import pytest
 
 from chaosrunner.errors import UserError
 from chaosrunner.probes import Overrides, ProbeSpec, Shape
-from chaosrunner.probes.spec import RequestMaker
+from chaosrunner.probes.maker import RequestMaker
 
 SPEC = ProbeSpec(name="chat", url="http://127.0.0.1:1", model="tiny", seed="run-1")
 
 
 def bodies(count: int, **changes: Any) -> list[dict[str, Any]]:
     maker = RequestMaker(replace(SPEC, **changes))
-    return [msgspec.json.decode(maker.make(worker=3).content or b"") for _ in range(count)]
+    return [msgspec.json.decode(maker.make(number, worker=3).content or b"") for number in range(1, count + 1)]
 
 
 def test_completions() -> None:
-    planned = RequestMaker(SPEC).make(worker=0)
+    planned = RequestMaker(SPEC).make(1)
     body = msgspec.json.decode(planned.content or b"")
     nonce = body.pop("prompt").removeprefix("Count from ").removesuffix(".")
     assert len(nonce) == 12
@@ -39,6 +39,45 @@ def test_chat_with_placeholders() -> None:
     assert text.startswith("chat-1 chat 3 ")
     assert body["stream"] is False
     assert "stream_options" not in body
+
+
+def test_responses_and_messages() -> None:
+    """Each API has its own names for prompt and length, and its own headers."""
+    made = {}
+    for dialect in ("responses", "messages"):
+        maker = RequestMaker(replace(SPEC, dialect=dialect, shapes=(Shape(prompt="hi {{ nonce }}", max_tokens=9),)))
+        planned = maker.make(1)
+        body = msgspec.json.decode(planned.content or b"")
+        made[dialect] = (planned.path, body | {"input": None} if dialect == "responses" else body)
+        text = body["input"] if dialect == "responses" else body["messages"][0]["content"]
+        assert text.startswith("hi ")
+        assert len(text) == 15
+        assert planned.headers.get("anthropic-version") == ("2023-06-01" if dialect == "messages" else None)
+    assert made["responses"] == (
+        "/v1/responses",
+        {"model": "tiny", "input": None, "max_output_tokens": 9, "stream": True},
+    )
+    path, body = made["messages"]
+    assert path == "/v1/messages"
+    assert set(body) == {"model", "messages", "max_tokens", "stream"}
+    messages = Shape(messages=({"role": "user", "content": "hi"},))
+    (asked,) = bodies(1, dialect="responses", shapes=(messages,))
+    assert asked["input"][0]["role"] == "user"
+    for dialect in ("responses", "messages"):
+        with pytest.raises(UserError, match="fixed length"):
+            replace(SPEC, dialect=dialect, fixed_length=True)
+
+
+def test_json_lines() -> None:
+    body = {"model": "gemma3", "prompt": "Count from {{ nonce }}."}
+    planned = RequestMaker(replace(SPEC, dialect="json_lines", path="/api/generate", shapes=(Shape(body=body),))).make(
+        1
+    )
+    assert (planned.method, planned.path) == ("POST", "/api/generate")
+    assert planned.headers == {"accept": "application/x-ndjson", "content-type": "application/json"}
+    assert set(msgspec.json.decode(planned.content or b"")) == {"model", "prompt"}, (
+        "nothing is added to a body of one's own"
+    )
 
 
 def test_every_prompt_is_unique_and_the_same_again_for_the_same_seed() -> None:
@@ -57,11 +96,11 @@ def test_every_prompt_is_unique_and_the_same_again_for_the_same_seed() -> None:
 
 
 def test_a_fixed_length_is_asked_for_and_expected() -> None:
-    planned = RequestMaker(replace(SPEC, fixed_length=True)).make(0)
+    planned = RequestMaker(replace(SPEC, fixed_length=True)).make(1)
     body = msgspec.json.decode(planned.content or b"")
     assert (body["ignore_eos"], body["min_tokens"], body["max_tokens"]) == (True, 128, 128)
     assert planned.expected_tokens == 128
-    assert RequestMaker(SPEC).make(0).expected_tokens is None
+    assert RequestMaker(SPEC).make(1).expected_tokens is None
 
 
 def test_the_body_is_merged_over_the_rest() -> None:
@@ -72,13 +111,13 @@ def test_the_body_is_merged_over_the_rest() -> None:
 def test_shapes_are_drawn_by_weight() -> None:
     shapes = (Shape("short", weight=3, prompt="s"), Shape("long", weight=1, prompt="l"))
     maker = RequestMaker(replace(SPEC, shapes=shapes))
-    drawn = Counter(maker.make(0).shape.name for _ in range(2000))
+    drawn = Counter(maker.make(number).shape.name for number in range(1, 2001))
     assert 1400 < drawn["short"] < 1600
 
 
 def test_plain_requests() -> None:
     def make(**changes: Any) -> Any:
-        return RequestMaker(replace(SPEC, dialect="http", **changes)).make(0)
+        return RequestMaker(replace(SPEC, dialect="http", **changes)).make(1)
 
     get = make(shapes=(Shape(),), path="/health")
     assert (get.method, get.path, get.content, get.headers) == ("GET", "/health", None, {"accept": "*/*"})

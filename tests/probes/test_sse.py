@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaosrunner.probes.sse import Event, EventTooLong, SseParser
+from chaosrunner.probes.framing import Event, TooLong
+from chaosrunner.probes.sse import SseParser
 
 
 def parse(*reads: bytes) -> list[Event]:
@@ -47,9 +49,9 @@ def test_framing_zoo() -> None:
 def test_examples_of_the_standard() -> None:
     assert data(b"data: YHOO\ndata: +2\ndata: 10\n\n") == [b"YHOO\n+2\n10"]
     assert parse(b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n") == [
-        Event(b"first event", "message", "1"),
-        Event(b"second event", "message", ""),
-        Event(b" third event", "message", ""),
+        Event(b"first event"),
+        Event(b"second event"),
+        Event(b" third event"),
     ]
     # The last block is dropped: no blank line follows it.
     assert data(b"data\n\ndata\ndata\n\ndata:") == [b"", b"\n"]
@@ -62,10 +64,11 @@ def test_names_ids_and_retry() -> None:
     assert parse(b"event: lost\n\ndata: y\n\n") == [Event(b"y", "message")], (
         "an event without data takes its name along"
     )
-    assert parse(b"id: a\0b\ndata: x\n\n") == [Event(b"x")], "an id with NUL is ignored"
     parser = SseParser()
-    parser.feed(b"retry: 12x\n\n")
-    assert parser.retry is None
+    assert parser.feed(b"id: 1\ndata: x\n\nid: a\0b\n\n") == [Event(b"x")]
+    assert parser.last_id == "1", "an id with NUL is ignored"
+    parser.feed(b"id\n\nretry: 12x\n\n")
+    assert (parser.last_id, parser.retry) == ("", None)
 
 
 @pytest.mark.parametrize("cut", range(4))
@@ -76,10 +79,10 @@ def test_byte_order_mark(cut: int) -> None:
 
 
 def test_bounded() -> None:
-    with pytest.raises(EventTooLong):
+    with pytest.raises(TooLong):
         SseParser(longest=100).feed(b"data: " + b"x" * 100)
     parser = SseParser(longest=100)
-    with pytest.raises(EventTooLong):
+    with pytest.raises(TooLong):
         parser.feed(b"data: 12345678\n" * 20)
 
 
@@ -100,6 +103,42 @@ piece = st.sampled_from(
         b"{}",
     ]
 )
+
+
+def by_the_standard(stream: bytes) -> tuple[list[Event], int, int | None, str]:
+    """Events, comments, retry and last ID of a whole stream, read as the standard words it."""
+    events: list[Event] = []
+    data, name, last_id, comments = b"", b"", b"", 0
+    retry: int | None = None
+    for line in re.split(rb"\r\n|\r|\n", stream.removeprefix(b"\xef\xbb\xbf"))[:-1]:
+        field, colon, value = line.partition(b":")
+        value = value[1:] if value.startswith(b" ") else value
+        if not line:
+            if data:
+                events.append(Event(data[:-1], name.decode() or "message"))
+            data, name = b"", b""
+        elif not field and colon:
+            comments += 1
+        elif field == b"event":
+            name = value
+        elif field == b"data":
+            data += value + b"\n"
+        elif field == b"id" and b"\0" not in value:
+            last_id = value
+        elif field == b"retry" and value.isdigit():
+            retry = int(value)
+    return events, comments, retry, last_id.decode()
+
+
+fields = st.lists(
+    piece | st.sampled_from([b"data: {}\n\n", b"event: a\ndata: b\n\n", b"id: 7\n", b"retry: 3\n"]), max_size=40
+)
+
+
+@given(fields.map(b"".join))
+def test_streams_are_read_as_the_standard_says(stream: bytes) -> None:
+    parser = SseParser()
+    assert (parser.feed(stream), parser.comments, parser.retry, parser.last_id) == by_the_standard(stream)
 
 
 @given(st.lists(piece, max_size=40).map(b"".join), st.lists(st.integers(0, 200), max_size=12))

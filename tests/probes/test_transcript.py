@@ -87,7 +87,7 @@ def test_an_endless_line_ends_the_reading() -> None:
 
 
 def facts(transcript: Transcript) -> dict[str, object]:
-    hidden = {"_parser", "_dialect"}
+    hidden = {"_framing", "_dialect", "_read", "content_reads"}
     return {name: value for name, value in vars(transcript).items() if name not in hidden} | {
         "comments": transcript.comments
     }

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 from chaosrunner.analysis.facts import Milestone, Span
-from chaosrunner.reports.format import instant, milestone, offset, one_line, plural, row_ids, seconds, share, span
+from chaosrunner.reports.format import fine, instant, milestone, offset, one_line, plural, row_ids, seconds, share, span
 
 
 def test_seconds() -> None:
     assert [seconds(value) for value in (None, 0.0, 0.0004, 0.25, 0.9994, 1.0, 17.544, 99.994, 541.2)] == [
         "–", "0 s", "0 ms", "250 ms", "999 ms", "1.00 s", "17.54 s", "99.99 s", "541 s",
+    ]  # fmt: skip
+
+
+def test_a_fine_span_has_three_digits_that_count() -> None:
+    spans = (None, 0.0, 2e-6, 0.000187, 0.0009999, 0.001, 0.02034, 0.9996, 1.2355, 99.96, 541.2)
+    assert [fine(value) for value in spans] == [
+        "–", "0 s", "2.00 µs", "187 µs", "1.00 ms", "1.00 ms", "20.3 ms", "1.00 s", "1.24 s", "100 s", "541 s",
     ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaosrunner.analysis.facts import Facts, Finding
-from chaosrunner.analysis.findings import containers, evictions, leaving, nodes, observation, service
+from chaosrunner.analysis.findings import containers, evictions, leaving, nodes, observation, path, service
 from chaosrunner.analysis.picture import Picture
 
 __all__ = ["findings"]
@@ -16,6 +16,7 @@ def findings(picture: Picture, facts: Facts) -> list[Finding]:
         observation.gaps(picture),
         observation.unobserved(picture),
         observation.prober(picture, facts),
+        observation.unsent(facts),
         evictions.budgets(picture),
         evictions.evictions(picture),
         leaving.disruptions(facts.disruptions),
@@ -26,6 +27,8 @@ def findings(picture: Picture, facts: Facts) -> list[Finding]:
         service.warmup(picture, facts.replacements),
         service.routing(picture, facts.replacements),
         service.exposure(picture, facts),
+        path.buffering(picture),
+        path.time_limits(picture),
         observation.alerts(picture),
         observation.journal(picture),
     ):

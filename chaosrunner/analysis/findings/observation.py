@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chaosrunner.analysis.facts import Facts, Finding, Severity
-from chaosrunner.analysis.findings.base import finding
+import numpy as np
+
+from chaosrunner.analysis.facts import Facts, Finding, ProberFacts, Severity
+from chaosrunner.analysis.findings.base import finding, plural
 from chaosrunner.analysis.folds.endpoints import RESOURCE as ENDPOINTS
+from chaosrunner.analysis.own import LATE
 from chaosrunner.analysis.picture import PODS, Picture
+from chaosrunner.analysis.requests import Floats
 from chaosrunner.timeline.outcomes import Outcome
 
 PROBER_FAULT_LIMIT = 0.01
 """Share of prober_fault above which the run proves nothing about the service."""
+
+LATE_LIMIT = 0.01
+"""Share of requests sent late, if it is more than one, above which latencies and rates are the runner's own doing."""
+
+LAG_LIMIT = 1.0
+"""Seconds of lateness of the event loop with which the load is not the one asked for: in two of the run's seconds, and
+in one of a hundred, as a machine may stand still once. What the kernel stamps is right even then."""
+
+LAG_LIMIT_INEXACT = 0.25
+"""The same where receive times are the event loop's own, which its lateness moves."""
+
+BUSY = 0.8
+"""Share of a core from which on the runner is short of it."""
+
+FILES_LIMIT = 0.9
+"""Share of the allowed descriptors in use above which connections may soon fail on our side."""
 
 UNSEEN_AFTER = 10.0
 """Seconds after an accepted eviction by which a working watch has shown something of it."""
@@ -49,12 +69,74 @@ def unobserved(picture: Picture) -> Iterator[Finding]:
 
 
 def prober(picture: Picture, facts: Facts) -> Iterator[Finding]:
+    for row in picture.observations.run.died:
+        text = f"probe {row.probe}: {row.reason}; from then on the load was not what was asked for"
+        yield finding("worker_died", "inconclusive", text, [row.id], "see the system's log: was memory short?")
     share = facts.prober.faults_share
     if share:
         severity: Severity = "inconclusive" if share > PROBER_FAULT_LIMIT else "warning"
         text = f"{facts.prober.faults} requests ({share:.1%}) failed on the runner's own side"
         rows = picture.requests.ids(picture.requests.is_outcome(Outcome.PROBER_FAULT))
-        yield finding("prober_fault", severity, text, rows, "run chaosrunner on a calmer machine, or lower the load")
+        yield finding("prober_fault", severity, text, rows, _cure(facts.prober))
+    yield from _late(facts.prober, np.array(picture.observations.run.lags))
+    files = facts.prober.files_share
+    if files is not None and files > FILES_LIMIT:
+        text = f"{files:.0%} of the file descriptors that the runner may have were in use"
+        fullest = picture.observations.run.fullest
+        rows = [] if fullest is None else [fullest.id]
+        yield finding("prober_files", "warning", text, rows, "raise the limit (ulimit -n), or lower the load")
+
+
+def _late(prober: ProberFacts, lags: Floats) -> Iterator[Finding]:
+    if prober.late_share is not None and prober.late_sends:
+        many = prober.late_sends > 1 and prober.late_share > LATE_LIMIT
+        severity: Severity = "inconclusive" if many else "warning"
+        text = (
+            f"{prober.late_sends} scheduled requests ({prober.late_share:.1%}) were sent more than {LATE:g} s late or "
+            f"not at all, as the runner did not keep up{_strength(prober)}"
+        )
+        yield finding("prober_late", severity, text, [], _cure(prober))
+    exact = prober.exact_share is None or prober.exact_share > 0.99
+    limit = LAG_LIMIT if exact else LAG_LIMIT_INEXACT
+    above = int(np.count_nonzero(lags > limit))
+    if above > max(1.0, LATE_LIMIT * len(lags)):
+        text = (
+            f"the runner's event loop was late by more than {limit:g} s in {above} of {plural(len(lags), 'second')}"
+            f"{_strength(prober)}"
+        )
+        yield finding("prober_lag", "inconclusive", text, [], _cure(prober))
+
+
+def _strength(prober: ProberFacts) -> str:
+    """What it used, and what it could have held."""
+    if prober.core_share is None:
+        return ""
+    text = f"; it used {prober.core_share:.0%} of a core"
+    held = [
+        f"{value:,.0f} {what} a second"
+        for value, what in ((prober.requests_per_core, "requests"), (prober.chunks_per_core, "chunks"))
+        if value is not None
+    ]
+    return text + (f", and by what they cost here a core holds {' or '.join(held)}" if held else "")
+
+
+def _cure(prober: ProberFacts) -> str:
+    if prober.core_share is not None and prober.core_share > BUSY:
+        return "lower the load, or give the probe more workers"
+    return "run chaosrunner on a calmer machine, or lower the load"
+
+
+def unsent(facts: Facts) -> Iterator[Finding]:
+    """The in-flight cap was reached: the service holds requests longer than the schedule has room for."""
+    for name, load in facts.scheduled.items():
+        if load.not_sent:
+            share = load.not_sent / load.planned
+            text = (
+                f"{load.not_sent} of {load.planned} planned requests of {name} ({share:.1%}) were not sent, as "
+                "max_in_flight were in flight; they count against the success rate"
+            )
+            advice = "raise max_in_flight if the service may hold so many"
+            yield finding("in_flight_cap", "warning", text, load.evidence, advice)
 
 
 def alerts(picture: Picture) -> Iterator[Finding]:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from chaosrunner.timeline.rows import Journal, Prober, Run, Step
+from chaosrunner.timeline.rows import Journal, Prober, Run, Step, Worker
+
+
+@dataclass
+class ProcessState:
+    """One of the runner's processes, by its `prober` rows."""
+
+    first: Prober
+    last: Prober
+
+    def spent(self, name: str) -> float | None:
+        """By how much `cpu`, `requests` or `chunks` grew since its first row; None where rows do not tell."""
+        before, after = getattr(self.first, name), getattr(self.last, name)
+        return None if before is None or after is None else after - before
 
 
 @dataclass
@@ -14,13 +27,23 @@ class StepState:
     ended: Step | None = None
 
 
+def files_share(row: Prober) -> float:
+    """Descriptors in use of those allowed; 0 where that is not known."""
+    return row.open_files / row.file_limit if row.open_files and row.file_limit else 0.0
+
+
 class RunState:
     def __init__(self) -> None:
         self.events: list[Run] = []
         self.steps: list[StepState] = []
+        self.processes: dict[tuple[str | None, int | None], ProcessState] = {}
+        """By probe and worker; the main process under None."""
+        self.fullest: Prober | None = None
+        """The row with the largest share of descriptors in use."""
         self.journal: dict[str, Journal] = {}
         """Latest row of each entry."""
         self.lags = array("d")
+        self.died: list[Worker] = []
 
     def feed_run(self, row: Run) -> None:
         self.events.append(row)
@@ -40,6 +63,14 @@ class RunState:
 
     def feed_prober(self, row: Prober) -> None:
         self.lags.append(row.loop_lag)
+        process = self.processes.setdefault((row.probe, row.worker), ProcessState(row, row))
+        process.last = row
+        if files_share(row) > (0.0 if self.fullest is None else files_share(self.fullest)):
+            self.fullest = row
+
+    def feed_worker(self, row: Worker) -> None:
+        if row.event == "died":
+            self.died.append(row)
 
     @property
     def ended(self) -> bool:
