@@ -62,7 +62,7 @@ async def test_slow_answers_do_not_slow_the_sending() -> None:
     assert [row.request for row in rows.sent] == [f"chat-{number}" for number in range(1, len(rows.sent) + 1)]
     first = rows.sent[0].scheduled
     assert first is not None
-    assert -10 <= len(rows.sent) - (stopped - first) * 40 <= 1
+    assert -10 <= len(rows.sent) - (stopped - first) * 40 <= 2  # one at the beginning, and one while the stop spreads
     assert [row.scheduled for row in rows.sent] == pytest.approx([first + n / 40 for n in range(len(rows.sent))])
     assert all(row.scheduled is not None and row.scheduled <= row.at <= stopped + 0.05 for row in rows.sent)
     assert {request.outcome for request in rows.requests} == {Outcome.COMPLETE}
