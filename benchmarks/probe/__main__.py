@@ -95,7 +95,11 @@ def main() -> None:
             if (reason := missing(SCENARIOS[name], client, where)) is not None:
                 print(f"  {client:<9} skipped: {reason}", flush=True)
                 continue
-            found = run(SCENARIOS[name], client, options.runs, options.seconds, where, fast)
+            try:
+                found = run(SCENARIOS[name], client, options.runs, options.seconds, where, fast)
+            except peers.Failed as failure:
+                print(f"  {client:<9} failed: {failure}", flush=True)
+                continue
             kept += [{"scenario": name, "client": client, **msgspec.to_builtins(figures)} for figures in found]
             print(table.line(client, middle(found)), flush=True)
     print(table.NOTES)

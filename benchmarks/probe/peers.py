@@ -6,8 +6,11 @@ the server's (request received to first chunk sent). A tool has the client's cor
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -21,6 +24,8 @@ from benchmarks.probe.measure import Figures, Scenario, records_of, serving, sha
 
 START = 120.0
 """Seconds that a tool may take beside its load: it starts its processes, makes its prompts and writes its report."""
+LEAST = 15.0
+"""Seconds of load at least: the tools take some for getting into stride."""
 TOKENIZER = {
     "version": "1.0",
     "added_tokens": [
@@ -35,6 +40,10 @@ TOKENIZER = {
     },
 }  # fmt: skip
 """A tokenizer of a thousand words in the format of Hugging Face's tokenizers, so that none is downloaded."""
+
+
+class Failed(Exception):
+    """A tool did not do its work; says why."""
 
 
 class Claim(msgspec.Struct):
@@ -93,8 +102,9 @@ def missing(client: str, scenario: Scenario) -> str | None:
 
 
 def measure_peer(scenario: Scenario, client: str, seconds: float, where: machine.Cores, fast: bool) -> Figures:
-    """Runs a tool under the load of `scenario`. Raises SystemExit with its last words if it fails."""
+    """Runs a tool under the load of `scenario`. Raises Failed."""
     make, read = PEERS[client]
+    seconds = max(seconds, LEAST)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "tokenizer").mkdir()
@@ -105,10 +115,8 @@ def measure_peer(scenario: Scenario, client: str, seconds: float, where: machine
             command = make(url, scenario.streams, scenario.chunks, seconds, folder)
             before = machine.used(server, server, where)
             placed = ["taskset", "-c", str(where.client), *(["chrt", "-r", "10"] if fast else []), *command]
-            done = subprocess.run(placed, cwd=folder, capture_output=True, text=True, timeout=START + seconds)
+            _run(placed, folder, START + seconds)
             after = machine.used(server, server, where)
-        if done.returncode:
-            raise SystemExit(f"{client} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         claim = read(folder)
         records = [record for record in records_of(folder / "log") if record.stamps]
     begin, length = records[0].received, seconds * 1e9
@@ -122,6 +130,23 @@ def measure_peer(scenario: Scenario, client: str, seconds: float, where: machine
         first_p50=claim.first_p50 - first_p50,
         first_p99=claim.first_p99 - first_p99,
     )
+
+
+def _run(command: list[str], folder: Path, limit: float) -> None:
+    """Runs a command to its end; ends what it may have left behind."""
+    with (folder / "output").open("w+") as output:
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"did not end within {limit:.0f} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if code:
+            output.seek(0)
+            raise Failed(output.read().strip().splitlines()[-1])
 
 
 def _at(values: Sequence[float], part: float) -> float:

@@ -41,6 +41,12 @@ LIMITS = {
 PLAIN = ("sse", "json_lines", "http")
 """Dialects whose URL is the whole address, and whose body is all that is sent."""
 
+TERMINALS: dict[str, dict[str, Any]] = {
+    "sse": {"terminal_data": "[DONE]"},
+    "json_lines": {"terminal_fields": {"done": True}},
+}
+"""How a complete stream ends, where nothing is said."""
+
 T = TypeVar("T")
 
 
@@ -171,6 +177,7 @@ def _of_url(given: dict[str, Any]) -> ProbeSpec:
         path=path,
         connection="reused",
         seed=secrets.token_hex(4),
+        **TERMINALS.get(dialect, {}),
     )
 
 
@@ -185,6 +192,7 @@ def _replaced(spec: ProbeSpec, given: dict[str, Any]) -> ProbeSpec:
             "model",
             "method",
             "connection",
+            "proxy",
             "ramp",
             "pause",
             "concurrency",
@@ -201,6 +209,10 @@ def _replaced(spec: ProbeSpec, given: dict[str, Any]) -> ProbeSpec:
         changes["api_key"] = os.environ.get(given["api_key_env"])
         if not changes["api_key"]:
             raise UserError(f"--api-key-env: environment variable {given['api_key_env']} is not set")
+    if given["http2"]:
+        changes["http2"] = True
+    if given["terminal"] is not None:
+        changes |= _terminal(given["terminal"], spec.dialect)
     if given["insecure"]:
         changes |= {"insecure": True, "ca": None}
     if given["fixed_length"]:
@@ -244,6 +256,27 @@ def _body(text: str, dialect: str) -> Any:
     if dialect not in PLAIN and not isinstance(body, dict):
         raise UserError("--body is merged into the request: write a mapping, like '{\"temperature\": 0}'")
     return body if isinstance(body, dict | list) else text
+
+
+def _terminal(text: str, dialect: str) -> dict[str, Any]:
+    """The rule for the end of a stream. Raises UserError."""
+    if dialect not in TERMINALS:
+        raise UserError(f"--terminal is about sse and json_lines; {dialect} says itself how its streams end")
+    kind, _, value = text.partition("=")
+    rules: dict[str, Any] = {"terminal_data": None, "terminal_event": None, "terminal_fields": None}
+    match kind:
+        case "eof" if not value:
+            return rules
+        case "data":
+            return rules | {"terminal_data": value}
+        case "event" if dialect == "sse" and value:
+            return rules | {"terminal_event": value}
+        case "fields" if dialect == "json_lines":
+            fields = _read("--terminal", text, 'fields={"done": true}', lambda: msgspec.json.decode(value))
+            if isinstance(fields, dict):
+                return rules | {"terminal_fields": fields}
+    known = "data=TEXT, event=NAME or eof" if dialect == "sse" else 'data=TEXT, fields={"done": true} or eof'
+    raise UserError(f"--terminal {text}: write {known}")
 
 
 def _open(spec: ProbeSpec, given: dict[str, Any]) -> OpenLoop | None:

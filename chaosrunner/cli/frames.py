@@ -174,7 +174,7 @@ class Frames:
             text.append(f"{plural(frame.tokens, 'token')}  ", style="blue")
         if frame.text:
             text.append(f"{frame.text!r}  ", style=STYLES[frame.kind])
-        text.append(frame.data.replace("\n", "⏎"), style="dim")
+        text.append(one_line(frame.data), style="dim")
         self._line(at, frame.kind, text, STYLES.get(frame.kind, ""), bounded=not frame.exact)
 
     def _line(self, at: float, kind: str, text: Text, style: str, *, bounded: bool = False) -> None:
@@ -191,6 +191,11 @@ class Frames:
         if self._console is not None:
             line.rstrip()
             self._console.print(line, soft_wrap=True)
+
+
+def one_line(data: str) -> str:
+    """What a server sent, without power over a terminal."""
+    return "".join(char if char.isprintable() else "⏎" if char == "\n" else "·" for char in data)
 
 
 def kind(meaning: Meaning) -> str:

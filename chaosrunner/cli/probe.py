@@ -59,6 +59,12 @@ from chaosrunner.errors import UserError
     metavar="JSON",
     help="More fields for the body; with sse, json_lines and http the whole of it. @FILE reads.",
 )
+@click.option(
+    "--terminal",
+    metavar="RULE",
+    help="How a complete stream ends, with sse and json_lines: data=TEXT, event=NAME, fields=JSON, or eof.  "
+    '[default: as in playbooks: data=[DONE], and fields={"done": true}]',
+)
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest answer.  [default: 128]")
 @click.option("--fixed-length", is_flag=True, help="Ask for exactly --max-tokens; another length is `wrong_length`.")
 @click.option("-X", "--method", metavar="METHOD", help="HTTP method, with sse, json_lines and http.")
@@ -66,6 +72,8 @@ from chaosrunner.errors import UserError
 @click.option("--api-key-env", metavar="VARIABLE", help="Environment variable with the key, sent as Bearer.")
 @click.option("--ca", type=click.Path(dir_okay=False), help="File of CA certificates to trust instead of the system's.")
 @click.option("--insecure", is_flag=True, help="Do not verify the server's certificate.")
+@click.option("--http2", is_flag=True, help="Speak HTTP/2, where the server does.")
+@click.option("--proxy", metavar="URL", help="HTTP proxy on the way.")
 @click.option("--pod-header", metavar="NAME", help="Response header that names the serving replica.")
 @click.option(
     "--connection",

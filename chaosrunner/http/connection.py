@@ -48,8 +48,8 @@ class Connection:
         "uses",
     )
 
-    def __init__(self, raw: socket.socket, stamps: Stamps, loop: asyncio.AbstractEventLoop) -> None:
-        """`raw` is connected and does not block; it is closed with the connection."""
+    def __init__(self, raw: socket.socket, remote: str | None, stamps: Stamps, loop: asyncio.AbstractEventLoop) -> None:
+        """`raw` is connected to `remote` (`address:port`) and does not block; it is closed with the connection."""
         self._raw = raw
         self._fd = raw.fileno()
         self._recvmsg = raw.recvmsg
@@ -63,7 +63,7 @@ class Connection:
         self.closed = False
         self.local = address_text(raw.getsockname())
         """Our end, `address:port`."""
-        self.remote = address_text(raw.getpeername())
+        self.remote = remote  # a peer that has hung up already has no name any more
         """The other end, `address:port`."""
         self.protocol: str | None = None
         """What TLS agreed on by ALPN, where it did."""
@@ -105,7 +105,11 @@ class Connection:
     def write(self, data: bytes) -> None:
         """Send, at once as far as the socket takes it. A failure shows as the loss of the connection, in its time."""
         if self._tls is not None:
-            data = self._tls.encrypt(data)
+            try:
+                data = self._tls.encrypt(data)
+            except ssl.SSLError as error:
+                self._write_error = error
+                return
         self._send(data)
 
     def take_what_is_there(self) -> None:

@@ -69,8 +69,8 @@ class Dialer:
                 failures.append(error)
         else:
             raise self._why(failures, limit, deadline, connected=False)
-        connection = Connection(raw, self._stamps, wait.loop)
-        trail.connection, trail.remote, trail.reused = connection.local, connection.remote, False
+        connection = Connection(raw, trail.remote, self._stamps, wait.loop)
+        trail.connection, trail.reused = connection.local, False
         try:
             if self._proxy is not None:
                 await self._tunnel(wait, connection, self._proxy, limit)

@@ -229,11 +229,12 @@ class Exchange:
         """Status and headers are there; returns where the body goes."""
         self.timings.headers = at
         self.status, self.headers = status, headers
-        self._receiver.headers(at, status, headers)
+        receiver = self._receiver
+        receiver.headers(at, status, headers)
         if self._decodes and "content-encoding" in headers:
             # Nobody asked for a content coding, yet some servers and proxies compress all the same.
-            return decoder(headers["content-encoding"], self._receiver.data)
-        return self._receiver.data
+            return decoder(headers["content-encoding"], receiver.data)
+        return receiver.data
 
     def complete(self, at: float, *, properly: bool | None) -> None:
         """The answer has ended; `properly` as in `ended_properly`."""
@@ -266,6 +267,8 @@ class Exchange:
         if not self._over:
             self._over = True
             self._carrier.release()
+            # Nothing refers to itself any more, so that all goes at once and not with the next garbage collection.
+            del self._carrier, self._receiver
 
 
 class _Stopped(Exception):

@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import time
+from contextlib import suppress
 from functools import cache
 
 from chaosrunner.timeline.clock import Clock
@@ -54,7 +55,8 @@ class Stamps:
     def enable(self, raw: socket.socket) -> None:
         """Ask the kernel for receive times of this socket; where it knows none, the loop's times serve."""
         if sys.platform == "linux":
-            raw.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            with suppress(OSError):  # a sandbox's kernel that has no such option
+                raw.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def of(self, ancillary: list[tuple[int, int, bytes]], floor: float) -> tuple[float, bool]:
         """When the bytes of a read came, and whether the kernel says so (else: now).
@@ -94,8 +96,11 @@ def _keep_stamping() -> socket.socket | None:
     """
     if sys.platform != "linux":
         return None
-    holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    holder.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    try:
+        holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        holder.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:
+        return None  # no descriptor is left, or stamps are refused: then some times are the loop's
     return holder
 
 

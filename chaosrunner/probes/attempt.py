@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +23,9 @@ from chaosrunner.timeline.redact import Redactor, mask_schemes, sensitive_values
 from chaosrunner.timeline.rows import Emit, Request, RequestHeaders, RequestSent
 
 SOONEST = 0.01
-"""Seconds: the resolution of time limits."""
+"""Seconds between two looks at the time limits at least."""
+RARELY = 1.0
+"""And at most."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Attempts:
         self._clock = clock
         self._watch = watch
         self._dialect: Dialect = spec.make_dialect()
+        self._in_flight: set[_Attempt] = set()
+        limits = spec.limits
+        shortest = min(limits.first_byte, limits.byte_idle, limits.token_idle, limits.linger, limits.total)
+        self._look_every = min(max(shortest / 4, SOONEST), RARELY)
+        self._ticks = False
         self._redactor = Redactor({spec.api_key or "", *sensitive_values(spec.headers)})
 
     async def send(
@@ -63,15 +71,33 @@ class Attempts:
                 once=expect is not None,
             )
         )
+        self._in_flight.add(attempt)
+        if not self._ticks:
+            self._tick()
         try:
             await attempt.run(tap)
         except anyio.get_cancelled_exc_class():
             attempt.cancelled = True
             self._emit(attempt.row(self._watch, self._redactor, expect))
             raise
+        finally:
+            self._in_flight.discard(attempt)
         row = attempt.row(self._watch, self._redactor, expect)
         self._emit(row)
         return row
+
+    def _tick(self) -> None:
+        """Look at the limits of all that is in flight, as long as something is.
+
+        One timer for all costs a read nothing, and a request next to it. No limit passes unseen: each is longer than
+        the time between two ticks, and one that ends before the next tick gets a timer of its own.
+        """
+        self._ticks = bool(self._in_flight)
+        if self._ticks:
+            asyncio.get_running_loop().call_later(self._look_every, self._tick)
+            now = self._clock.now()
+            for attempt in list(self._in_flight):
+                attempt.look(now, now + self._look_every)
 
 
 class _Attempt:
@@ -97,17 +123,20 @@ class _Attempt:
         """None: not ended, or cancelled, which is an end at once."""
         self.sent = clock.now()
         self.cancelled = False
-        self._timer: asyncio.TimerHandle
+        self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, tap: Tap | None) -> None:
         exchange, transcript = self._exchange, self._transcript
-        self._look_again_in(self._next_limit()[0] - self._clock.now())
+        cancel = self._planned.cancel_after
+        if cancel is not None and cancel.time is not None:
+            self._look_at(self.sent + cancel.time)
         try:
             await exchange.push(self if tap is None else Tapped(self, tap))
         except TransportError as error:
             self._transport = error
         finally:
-            self._timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
         if self._ended is None:
             self._ended = exchange.timings.ended or transcript.last_byte or exchange.timings.headers or self.sent
         self._transcript.end()
@@ -138,19 +167,14 @@ class _Attempt:
             return False
         return goes_on
 
-    # --- time limits: a timer that computes, when it fires, whether one has passed, so that reads cost nothing ---
+    # --- time limits ---
 
-    def _look_again_in(self, seconds: float) -> None:
-        """Set the timer, early enough that no limit which begins meanwhile passes unseen."""
-        limits = self._spec.limits
-        shortest = min(limits.first_byte, limits.byte_idle, limits.token_idle, limits.linger)
-        self._timer = asyncio.get_running_loop().call_later(min(seconds, max(shortest, SOONEST)), self._look)
-
-    def _look(self) -> None:
+    def look(self, now: float, next_look: float) -> None:
+        """End the request if a limit has passed, or see to it that it is ended when one does before `next_look`."""
         due, limit = self._next_limit()
-        left = due - self._clock.now()
-        if left > 0:
-            self._look_again_in(left)
+        if due > now:
+            if due < next_look:
+                self._look_at(due)
             return
         self._ended = due
         if limit == "cancel":
@@ -160,6 +184,12 @@ class _Attempt:
         else:
             self._limit = limit
         self._exchange.stop()
+
+    def _look_at(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = at - self._clock.now()
+        self._timer = asyncio.get_running_loop().call_later(delay, lambda: self.look(self._clock.now(), math.inf))
 
     def _next_limit(self) -> tuple[float, Limit | Literal["cancel", "first_byte"]]:
         """The limit that passes first if nothing more comes, and when."""
@@ -245,7 +275,7 @@ class _Attempt:
             transport=self._transport,
             limit=self._limit,
             cancelled=self.cancelled,
-            loop_stalled=watch.stalled(),
+            loop_stalled=(self._limit is not None or self._transport is not None) and watch.stalled(),
             ended_properly=exchange.ended_properly,
             unreadable=self._unreadable(),
             content=transcript.content,

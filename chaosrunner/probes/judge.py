@@ -87,7 +87,7 @@ def judge(seen: Seen) -> Judgement:
 def _our_fault(seen: Seen) -> Judgement | None:
     if isinstance(seen.transport, LocalFault):
         return Judgement(Outcome.PROBER_FAULT, str(seen.transport))
-    by_time = seen.limit is not None or isinstance(seen.transport, ConnectTimeout | FirstByteTimeout)
+    by_time = seen.limit is not None or isinstance(seen.transport, (ConnectTimeout, FirstByteTimeout))
     if by_time and seen.loop_stalled:
         return Judgement(Outcome.PROBER_FAULT, "the prober's event loop stood still when a time limit passed")
     return None

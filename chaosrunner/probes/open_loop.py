@@ -20,8 +20,8 @@ from chaosrunner.timeline.rows import Emit, Request
 MOST_LEAD = 0.0005
 """Seconds by which the timer is set early at most. Between a timer and a send lie the wake-up of the process and two
 turns of the event loop; they are spent ahead of time, and what is too early is waited out with the eyes open."""
-LEAD_UP, LEAD_DOWN = 20e-6, 0.5e-6
-"""Seconds by which the lead grows when it was too short, and shrinks when it was not: it settles where 1 in 40 is."""
+LEAD_UP, LEAD_DOWN = 50e-6, 0.25e-6
+"""Seconds by which the lead grows when it was too short, and shrinks when it was not: it settles where 1 in 200 is."""
 
 BURST = 16
 """So many requests that are due at once are begun before anything else is looked at."""

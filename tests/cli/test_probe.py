@@ -25,7 +25,7 @@ from chaosrunner.cli.main import cli
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.reader import Recording
 from tests.cli.command import ROOT
-from tests.http.scripted import LAST_CHUNK, OK_SSE, Conversation, Script, serve
+from tests.http.scripted import LAST_CHUNK, OK_SSE, Conversation, Script, chunk, serve
 from tests.lab.workload.harness import Program
 
 
@@ -313,6 +313,30 @@ def test_once_shows_the_body_of_an_error() -> None:
     assert "retry-after: 7" in done.stdout
     assert "overload" in done.stdout
     assert "\nrejected: the server asks to come back later\n" in done.stdout
+
+
+def test_once_gives_no_server_power_over_the_terminal() -> None:
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(OK_SSE)
+        await conversation.events("\x1b]0;title\x07\x1b[2J", gap=0.02)
+        await conversation.write(LAST_CHUNK)
+
+    done = served(script, "--once")
+    assert "malformed ·]0;title··[2J" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(("rule", "outcome"), [(None, "unterminated_stream"), ("event=end", "complete")])
+def test_the_end_of_a_plain_stream_is_what_the_rule_says(rule: str | None, outcome: str) -> None:
+    async def script(conversation: Conversation) -> None:
+        assert (conversation.method, conversation.path) == ("GET", "/ticks?n=1")
+        await conversation.write(OK_SSE)
+        await conversation.write(chunk(b"data: 1\n\nevent: end\ndata: 2\n\n") + LAST_CHUNK)
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(serve(script)) as server:
+        rules = ["--terminal", rule] if rule else []
+        done = chaosrunner("probe", f"{server.url}/ticks?n=1", "--dialect", "sse", "--once", *rules, "-o", "json")
+    assert json.loads(done.stdout)["request"]["outcome"] == outcome
 
 
 def test_raw_writes_the_bytes_and_nothing_else() -> None:

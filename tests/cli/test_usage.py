@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from chaosrunner.cli.main import cli
@@ -99,6 +101,9 @@ def wrong(*arguments: str) -> str:
         (["probe", "http://x", "--dialect", "sse", "--prompt", "x"], "with sse give --body"),
         (["probe", "http://x", "--once", "--rps", "5"], "--rps is about many requests, and --once sends one"),
         (["probe", "http://x", "--raw"], "give --once too"),
+        (["probe", "http://x", "--terminal", "eof"], "--terminal is about sse and json_lines"),
+        (["probe", "http://x", "--dialect", "sse", "--terminal", "x"], "write data=TEXT, event=NAME or eof"),
+        (["probe", "http://x", "--dialect", "json_lines", "--terminal", "fields={"], 'write fields={"done": true}'),
         (["probe", "http://x", "--once", "--raw", "-o", "json"], "leave -o json out"),
         (["probe", "http://x", "--metrics", "x"], "--metrics x: write PORT or HOST:PORT"),
         (["probe", "https://x", "--ca", "/no/such.pem"], "cannot read the CA file /no/such.pem"),
@@ -106,6 +111,21 @@ def wrong(*arguments: str) -> str:
 )  # fmt: skip
 def test_a_mistake_gets_one_clear_error(arguments: list[str], message: str) -> None:
     assert message in wrong(*arguments)
+
+
+@pytest.mark.parametrize("command", [["rehearse", EVICT], ["probe", "http://127.0.0.1:9"]])
+def test_a_port_that_is_taken_is_told_before_anything_begins(command: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = wrong(*command, "--metrics", address)
+    assert said == f"--metrics: cannot listen on {address}: Address already in use"
+
+
+def test_the_shell_is_offered_what_a_probe_speaks() -> None:
+    shell = ShellComplete(cli, {}, "chaosrunner", "_CHAOSRUNNER_COMPLETE")
+    assert [item.value for item in shell.get_completions(["probe", "--dialect"], "c")] == ["completions", "chat"]
+    options = {item.value for item in shell.get_completions(["probe"], "--m")}
+    assert options == {"--model", "--max-tokens", "--method", "--max-in-flight", "--metrics"}
 
 
 def test_a_look_at_whether_a_file_can_be_written_leaves_it_as_it_was(tmp_path: Path) -> None:

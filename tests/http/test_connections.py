@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 import threading
 import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -241,3 +243,26 @@ async def test_an_answer_that_is_compressed_although_nobody_asked(coding: str, s
         assert kept.body == b"data: a\n\n" * 100
     else:
         assert str(kept.error).startswith("content coding: ")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_peer_that_hangs_up_at_once(scheme: str) -> None:
+    """Before, while or after we look at the new connection, and write to it: always a reset, and nothing else."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def hang_up() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+
+    thread = threading.Thread(target=hang_up, daemon=True)
+    thread.start()
+    url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
+    async with nothing_left_open(), StreamClient(url, clock=Clock(), insecure=True) as client:
+        errors = [(await pushed(client.stream("POST", "/", content=b"x"))).error for _ in range(200)]
+    assert {type(error) for error in errors} == {ConnectReset}
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    listener.close()

@@ -35,6 +35,16 @@ def test_the_command_line_wins_over_the_drill_and_the_drill_over_the_default(tmp
     assert load_drill(drill, {"concurrency": "8"}).playbook.probes[0].load.closed.concurrency == 8
 
 
+def test_a_playbook_by_itself_takes_values_too(tmp_path: Path) -> None:
+    write(tmp_path)
+    playbook = load_playbook(tmp_path / "small.yaml", {"concurrency": "8"})
+    assert playbook.probes[0].load.closed.concurrency == 8
+    with pytest.raises(PlaybookError, match='did you mean "concurrency"'):
+        load_playbook(tmp_path / "small.yaml", {"concurency": "8"})
+    with pytest.raises(PlaybookError, match="-p concurrency=0"):
+        load_playbook(tmp_path / "small.yaml", {"concurrency": "0"})
+
+
 TYPES = """\
 apiVersion: chaosrunner.dev/v1
 kind: Playbook

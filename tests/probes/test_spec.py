@@ -13,6 +13,7 @@ import pytest
 from chaosrunner.errors import UserError
 from chaosrunner.probes import Overrides, ProbeSpec, Shape
 from chaosrunner.probes.maker import RequestMaker
+from chaosrunner.probes.spec import CancelAfter, OpenLoop, Prompt, Stage
 
 SPEC = ProbeSpec(name="chat", url="http://127.0.0.1:1", model="tiny", seed="run-1")
 
@@ -115,6 +116,42 @@ def test_shapes_are_drawn_by_weight() -> None:
     assert 1400 < drawn["short"] < 1600
 
 
+def test_headers_of_a_shape() -> None:
+    shape = Shape(prompt="x", headers={"X-Tenant": "t-{{ worker }}", "x-request-id": "{{request}}", "accept": "*/*"})
+    maker = RequestMaker(replace(SPEC, shapes=(shape,)))
+    assert dict(maker.make(7, worker=3).headers) == {
+        "accept": "*/*", "content-type": "application/json", "x-tenant": "t-3", "x-request-id": "chat-7",
+    }  # fmt: skip
+    fixed = RequestMaker(replace(SPEC, shapes=(Shape(prompt="x", headers={"a": "b"}),)))
+    assert fixed.make(1).headers is fixed.make(2).headers
+
+
+def test_prompts_are_taken_in_turn() -> None:
+    prompts = (Prompt("100 % of {{ user }}", max_tokens=5), Prompt("b {{ nonce }}"), Prompt("c"))
+    shape = Shape(prompts=prompts, max_tokens=9)
+    found = bodies(6, shapes=(shape,), unique=False)
+    assert [body["max_tokens"] for body in found] == [5, 9, 9] * 2
+    assert [body["prompt"] for body in found[::3]] == ["100 % of {{ user }}"] * 2
+    assert found[1]["prompt"] != found[4]["prompt"]
+    assert found[2]["prompt"] == "c"
+    assert bodies(1, shapes=(shape,))[0]["prompt"].endswith(" 100 % of {{ user }}")
+    fixed = RequestMaker(replace(SPEC, shapes=(shape,), fixed_length=True))
+    assert [fixed.make(number).expected_tokens for number in (1, 2)] == [5, 9]
+
+
+def test_a_share_is_cancelled_and_pauses_differ() -> None:
+    cancel = CancelAfter(chunks=3, share=0.25)
+    spec = replace(SPEC, shapes=(Shape(prompt="x", cancel_after=cancel),), pause=1.0, jitter=0.5)
+    planned = [RequestMaker(spec).make(number) for number in range(1, 1001)]
+    cancelled = [one for one in planned if one.cancel_after is not None]
+    assert 200 < len(cancelled) < 300
+    assert {one.cancel_after for one in cancelled} == {cancel}
+    pauses = [one.pause for one in planned]
+    assert 0.5 <= min(pauses) < 0.51
+    assert 1.49 < max(pauses) < 1.5
+    assert spec.with_overrides(Overrides()).shapes[0].cancel_after is None
+
+
 def test_plain_requests() -> None:
     def make(**changes: Any) -> Any:
         return RequestMaker(replace(SPEC, dialect="http", **changes)).make(1)
@@ -137,6 +174,11 @@ def test_overrides() -> None:
     [
         ({"concurrency": 0}, "concurrency"),
         ({"shapes": ()}, "shape"),
+        ({"open": OpenLoop((Stage(0, 1),))}, "rate above 0"),
+        ({"open": OpenLoop((Stage(1, 0),))}, "duration above 0"),
+        ({"open": OpenLoop((Stage(1, 1),), max_in_flight=0)}, "max_in_flight"),
+        ({"name": 'a"b'}, "a name has"),
+        ({"shapes": (Shape(headers={"a": "{{ tenant }}"}),)}, "tenant"),
         ({"shapes": (Shape(weight=0),)}, "weight"),
         ({"shapes": (Shape(prompt="{{ nonse }}"),)}, "nonse.*nonce"),
         ({"shapes": (Shape(body={"a": [{"b": "{{ x }}"}]}),)}, "unknown"),
