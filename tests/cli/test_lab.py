@@ -112,7 +112,7 @@ def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def test_init_plan_run_and_ctrl_c(up: Up, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,9 @@ class Watching:
 
 
 @asynccontextmanager
-async def watching(server: Server, folder: Path, user: dict[str, Any] | None = None) -> AsyncIterator[Watching]:
+async def watching(
+    server: Server, folder: Path, user: dict[str, Any] | None = None, timing: Timing = FAST
+) -> AsyncIterator[Watching]:
     clock, recorder = Clock(), Recorder()
     view = Watching(server, recorder, clock)
     async with connect(kubeconfig(folder, server.url, user), clock) as cluster, anyio.create_task_group() as tasks:
@@ -86,7 +89,7 @@ async def watching(server: Server, folder: Path, user: dict[str, Any] | None = N
             name="pods",
             namespace="demo",
             label_selector="app=chat",
-            timing=FAST,
+            timing=timing,
         )
         tasks.start_soon(view.watcher.run)
         yield view
@@ -476,7 +479,8 @@ async def test_events_become_changes_within_milliseconds(tmp_path: Path) -> None
             return response
 
         serve(server, [listed("10", pod("a", "1"))], [many])
-        async with lateness() as late, watching(server, tmp_path) as view:
+        patient = replace(FAST, silence=FOREVER)
+        async with lateness() as late, watching(server, tmp_path, timing=patient) as view:
             clock.append(view.clock)
             await view.until(("DELETED", "a"))
         delays = sorted(c.at - sent[c.object["metadata"]["resourceVersion"]] for c in view.changes[1:-1])

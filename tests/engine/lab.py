@@ -139,5 +139,5 @@ def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
     end = time.monotonic() + seconds
     while not (found := what()):
         assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
+        time.sleep(0.1)  # looking is work too, taken from whom is waited for
     return found

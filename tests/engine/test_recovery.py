@@ -209,14 +209,15 @@ def test_an_undo_that_is_refused_is_told_with_the_command_that_does_it(
 
 
 def test_a_full_disk_aborts_undoes_and_shows_no_traceback(lab: Lab, tmp_path: Path) -> None:
-    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(60)])
+    load = {"load": {"closed": {"concurrency": 8}}}  # fills it soon
+    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(60)], probe=load)
     before = lab.nodes()
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # more than what is there at the start
 
     process = drills.start(drill, lab.kubeconfig, tmp_path, "-o", "json", preexec_fn=limit)
-    out, err = process.communicate(timeout=40)
+    out, err = process.communicate(timeout=90)
     assert process.returncode == 4, err
     assert "Traceback" not in err
     facts = json.loads(out)

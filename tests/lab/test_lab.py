@@ -177,7 +177,7 @@ def test_200_pods_with_watchers_and_a_drain_that_is_blocked_for_a_while(tmp_path
         "spec": {"minAvailable": 197, "selector": {"matchLabels": {"app": "sleeper"}}},
     }
     with lab(tmp_path, nodes=8, replicas=3, sleepers=197, manifests=[sleepers]) as running:
-        running.kubectl("rollout", "status", "deployment/sleeper", "--timeout=30s")
+        running.kubectl("rollout", "status", "deployment/sleeper", "--timeout=90s", timeout=100)
         others = ("endpointslices", "events", "nodes", "poddisruptionbudgets", "deployments", "replicasets")
         kinds = ("pods",) * 3 + others
         files = [tmp_path / f"watch-{kind}-{number}" for number, kind in enumerate(kinds)]

@@ -45,7 +45,6 @@ class Kubectl:
 
     def __init__(self, server: ApiServer, home: Path) -> None:
         self.store = server.store
-        self.home = home
         users = ("admin", "weak")
         config = {
             "apiVersion": "v1",
@@ -56,12 +55,12 @@ class Kubectl:
             "current-context": "admin",
         }
         (home / "config").write_text(json.dumps(config))
+        self.environment = {"HOME": str(home), "KUBECONFIG": str(home / "config"), "PATH": "/usr/bin:/bin"}
 
     async def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[bytes]:
-        environment = {"HOME": str(self.home), "KUBECONFIG": str(self.home / "config"), "PATH": "/usr/bin:/bin"}
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             return await anyio.run_process(
-                [str(KUBECTL), *arguments], input=stdin.encode(), env=environment, check=False
+                [str(KUBECTL), *arguments], input=stdin.encode(), env=self.environment, check=False
             )
 
     async def __call__(self, *arguments: str, stdin: str = "") -> str:
@@ -253,10 +252,13 @@ async def test_scale_and_rollout(kubectl: Kubectl) -> None:
         kubectl.store.mutate("deployments", "chat", "default", change, subresource="status")
 
     progress(1)
-    asyncio.get_running_loop().call_later(0.5, progress, 3)
-    out = await kubectl("rollout", "status", "deployment", "chat", "--timeout=20s")
-    assert out.splitlines()[-1] == 'deployment "chat" successfully rolled out'
-    assert "Waiting for deployment" in out
+    command = [str(KUBECTL), "rollout", "status", "deployment", "chat", "--timeout=60s"]
+    async with await anyio.open_process(command, env=kubectl.environment) as process:
+        assert process.stdout is not None
+        assert b"Waiting for deployment" in await process.stdout.receive()
+        progress(3)
+        out = b"".join([part async for part in process.stdout])
+    assert out.splitlines()[-1] == b'deployment "chat" successfully rolled out'
 
 
 async def test_label_annotate_patch(kubectl: Kubectl) -> None:
