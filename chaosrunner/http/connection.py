@@ -71,8 +71,7 @@ class Connection:
         """When it was ready for a request, seconds on the recording's clock."""
         self.uses = 0
         """Exchanges begun on it."""
-        self._poll = select.poll()
-        self._poll.register(self._fd, select.POLLIN)
+        self._poll: select.poll | None = None
         self._reading = True
         loop.add_reader(self._fd, self._readable)
 
@@ -83,7 +82,12 @@ class Connection:
 
     def is_alive(self) -> bool:
         """Look at the socket of an idle connection: whatever can be read there, an end or bytes, makes it of no use."""
-        if not self.closed and self._poll.poll(0):
+        if self.closed:
+            return False
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._fd, select.POLLIN)
+        if self._poll.poll(0):
             self._readable()
         return not self.closed
 
