@@ -4,8 +4,8 @@ Prints, for one eviction with 4 streams of 40 tokens a second: the runner's CPU 
 lasts (from its own `prober` rows), the time of the eviction call, the time from the last row to the finished report,
 and the sizes. The lab is another process and not in the runner's figures.
 
-The aim for the CPU is 5 %. About half of what is used is spent in httpx and h11, some 0.3 ms for each chunk of a
-stream; polling the alerts each second and evaluating the condition of the `wait` step come next.
+The aim for the CPU is 5 %. `python -m benchmarks probe` has the share of the streams; polling the alerts each second
+and evaluating the condition of the `wait` step come next.
 """
 
 from __future__ import annotations
