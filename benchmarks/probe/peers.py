@@ -26,20 +26,19 @@ START = 120.0
 """Seconds that a tool may take beside its load: it starts its processes, makes its prompts and writes its report."""
 LEAST = 15.0
 """Seconds of load at least: the tools take some for getting into stride."""
-TOKENIZER = {
-    "version": "1.0",
-    "added_tokens": [
-        {"id": 0, "content": "[UNK]", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-         "special": True}
-    ],
-    "pre_tokenizer": {"type": "Whitespace"},
-    "model": {
-        "type": "WordLevel",
-        "vocab": {"[UNK]": 0, **{f"w{number}": number for number in range(1, 1000)}},
-        "unk_token": "[UNK]",
-    },
-}  # fmt: skip
-"""A tokenizer of a thousand words in the format of Hugging Face's tokenizers, so that none is downloaded."""
+
+
+def _tokenizer() -> dict[str, object]:
+    """One token a byte in the format of Hugging Face's tokenizers, so that none is downloaded.
+
+    Byte-level BPE without merges; bytes that are not printable are written as the characters from 256 on.
+    """
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    vocabulary = [chr(byte) for byte in printable] + [chr(256 + number) for number in range(len(others))]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "vocab": {word: number for number, word in enumerate(vocabulary)}, "merges": []}
+    return {"version": "1.0", "added_tokens": [], "pre_tokenizer": level, "decoder": level, "model": model}
 
 
 class Failed(Exception):
@@ -108,8 +107,8 @@ def measure_peer(scenario: Scenario, client: str, seconds: float, where: machine
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "tokenizer").mkdir()
-        (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(TOKENIZER))
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}
+        (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(_tokenizer()))
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
         (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(settings))
         with serving(scenario, folder / "log", where.server, 11 if fast else None) as (server, url):
             command = make(url, scenario.streams, scenario.chunks, seconds, folder)

@@ -32,6 +32,7 @@ class Outbox:
         self._rows_in_data = 0
         self._flushed = 0.0
         self._scheduled = False
+        self._blocked = False
 
     @property
     def waiting(self) -> int:
@@ -74,9 +75,12 @@ class Outbox:
         try:
             self._send()
         except BlockingIOError:
+            self._blocked = True
             self._loop.add_writer(self._channel, self._write)
         else:
-            self._loop.remove_writer(self._channel)
+            if self._blocked:
+                self._blocked = False
+                self._loop.remove_writer(self._channel)
 
     def _push(self, rest: int) -> None:
         """Stand still until no more than `rest` bytes wait."""

@@ -11,7 +11,6 @@ seen to its end. What then becomes of the run is for the caller to say: the load
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ import sys
 from typing import Literal
 
 import anyio
-import anyio.abc
+import anyio.to_thread
 
 from chaosrunner.errors import UserError
 from chaosrunner.probes import wire
@@ -184,7 +183,7 @@ class _Process:
     """A worker as its parent sees it."""
 
     def __init__(
-        self, part: Part, process: anyio.abc.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, part: Part, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.part = part
         self.pid = process.pid
@@ -198,13 +197,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                process = await anyio.open_process(
-                    [sys.executable, "-m", "chaosrunner.probes.worker"],
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=None,
-                    start_new_session=True,  # Ctrl-C is for the run, which still needs its workers to end requests
-                )
+                process = _spawn(theirs)
             except BaseException:
                 ours.close()
                 raise
@@ -231,20 +224,26 @@ class _Process:
 
     async def death(self) -> str:
         """How it ended, whose connection has ended unasked."""
-        with anyio.move_on_after(PATIENCE):
-            await self._process.wait()
-        self._kill()
-        code = await self._process.wait()
+        code = await anyio.to_thread.run_sync(self._wait)
         if code < 0:
             return f"was killed by signal {-code} ({signal.strsignal(-code)})"
         return f"ended with exit code {code}"
 
     async def close(self) -> None:
-        self._kill()
-        await self._process.wait()
+        self._process.kill()
+        await anyio.to_thread.run_sync(self._process.wait)
         self._writer.close()
 
-    def _kill(self) -> None:
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+    def _wait(self) -> int:
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def _spawn(channel: socket.socket) -> subprocess.Popen[bytes]:
+    # Not by asyncio, which warns of processes that end just when they are killed. In a session of its own: Ctrl-C is
+    # for the run, which still needs its workers to end requests.
+    command = [sys.executable, "-m", "chaosrunner.probes.worker"]
+    return subprocess.Popen(command, stdin=channel.fileno(), stdout=subprocess.DEVNULL, start_new_session=True)

@@ -203,7 +203,14 @@ async def test_rows_agree_with_the_log_of_the_server_one_by_one(server: Program)
     served = {row["id"]: ENDED[row["ended"]] for row in server.rows("request")}
     told = {row.request: row.outcome for row in team.requests}
     unserved = {told[name] for name in told.keys() - served.keys()}
-    assert {name: told[name] for name in served} == served
+    # Where the server ends a stream just when we give it up, both are right.
+    crossed = {row.request for row in team.requests if row.shape == "cut"} & {
+        name for name, outcome in served.items() if outcome == Outcome.ABORTED
+    }
+    assert {told[name] for name in crossed} <= {Outcome.ABORTED, Outcome.CANCELLED}
+    assert {name: told[name] for name in served if name not in crossed} == {
+        name: outcome for name, outcome in served.items() if name not in crossed
+    }
     assert set(served.values()) == set(ENDED.values())
     assert unserved <= {Outcome.CONNECT_REFUSED, Outcome.CONNECT_RESET, Outcome.NO_RESPONSE}
     # The times of all are on one clock.
