@@ -25,9 +25,9 @@ SPEC = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One lab for all tests here; each leaves it as it was."""
+    """One lab for all tests here; each leaves it as it was. It ends with them: an idle one takes time from others."""
     state = tmp_path_factory.mktemp("lab")
     (state / "spec.json").write_text(json.dumps(SPEC))
     command = [sys.executable, "-m", "chaosrunner.lab", "--spec", str(state / "spec.json"), "--state", str(state)]

@@ -38,7 +38,7 @@ class Standing:
             yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
     @asynccontextmanager
     async def up(portal: BlockingPortal) -> AsyncIterator[Standing]:
