@@ -124,8 +124,8 @@ async def test_get(kubectl: Kubectl) -> None:
 
 async def test_get_watch(kubectl: Kubectl) -> None:
     async with await anyio.open_process(
-        [str(KUBECTL), "--kubeconfig", str(kubectl.home / "config"), "get", "pods", "-w"],
-        env={"HOME": str(kubectl.home)},
+        [str(KUBECTL), "get", "pods", "-w"],
+        env=kubectl.environment,
     ) as process:
         assert process.stdout is not None
         seen = b""
