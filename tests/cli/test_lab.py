@@ -33,6 +33,7 @@ from tests.cli.command import ROOT, chaosrunner
 pytestmark = pytest.mark.lab
 
 
+@pytest.mark.slow
 def test_rehearse(tmp_path: Path) -> None:
     """Standard output is one JSON document, progress is on standard error, JUnit and recording are written."""
     done = chaosrunner(
@@ -158,6 +159,7 @@ def test_a_killed_run_holds_its_target_until_it_is_recovered(up: Up, tmp_path: P
     assert up.call("recover", "--timelines", timelines).stdout.startswith("nothing to recover")
 
 
+@pytest.mark.slow
 def test_the_next_run_offers_to_put_back_what_a_killed_one_left(up: Up, tmp_path: Path) -> None:
     timelines = tmp_path / "t"
     (tmp_path / "t" / "chat" / "broken" / "journal.jsonl").mkdir(parents=True)  # keeps no other from being undone

@@ -322,6 +322,7 @@ def test_nodes_are_offered_by_the_shell(command: Command) -> None:
 
 
 @pytest.mark.lab
+@pytest.mark.slow
 def test_a_state_folder_holds_one_lab(command: Command) -> None:
     (lab,) = json.loads(command("lab", "status", "--embedded", "-o", "json").stdout)
     done = command("lab", "up", "--state", lab["state"])

@@ -127,7 +127,7 @@ async def probe(url: str, requests: int, connection: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("connection", ["new", "reused"])
-@pytest.mark.parametrize("requests", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("requests", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 async def test_every_outcome_is_what_the_server_did(requests: int, connection: str, tmp_path: Path) -> None:
     log = tmp_path / "endings.jsonl"
     with serving(requests, log) as url:

@@ -167,6 +167,7 @@ def test_kubectl_logs_rollout_and_drain(tmp_path: Path) -> None:
 
 
 @needs_kubectl
+@pytest.mark.slow
 def test_200_pods_with_watchers_and_a_drain_that_is_blocked_for_a_while(tmp_path: Path) -> None:
     """A few model servers and many sleepers, watchers of each kind, and a drain that a budget holds up until every
     Pod was asked for twice."""
