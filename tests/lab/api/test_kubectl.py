@@ -123,13 +123,10 @@ async def test_get(kubectl: Kubectl) -> None:
 
 
 async def test_get_watch(kubectl: Kubectl) -> None:
-    async with await anyio.open_process(
-        [str(KUBECTL), "get", "pods", "-w"],
-        env=kubectl.environment,
-    ) as process:
+    async with await anyio.open_process([str(KUBECTL), "get", "pods", "-w"], env=kubectl.environment) as process:
         assert process.stdout is not None
         seen = b""
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             while seen.count(b"\n") < 3:
                 seen += await process.stdout.receive()
             kubectl.store.delete("pods", "one")
