@@ -146,6 +146,11 @@ class Exchange:
         self.exact: bool | None = None
         """Whether the times of headers and body are all the kernel's; None before headers."""
 
+    @property
+    def over(self) -> bool:
+        """It has ended, failed, or was stopped or left: nothing that comes after counts."""
+        return self._over
+
     # --- for callers ---
 
     async def push(self, receiver: Receiver) -> None:
