@@ -12,8 +12,9 @@ from rich.text import Text
 from chaosrunner.http import Headers, StreamCut, TransportError
 from chaosrunner.probes import ProbeSpec
 from chaosrunner.probes.dialects import Frame as Meaning
+from chaosrunner.probes.dialects.base import UNREADABLE
 from chaosrunner.probes.framing import Event, TooLong
-from chaosrunner.reports.format import fine, plural
+from chaosrunner.reports.format import fine, harmless, plural
 from chaosrunner.reports.single import verdict
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
@@ -105,7 +106,7 @@ class Frames:
         notable = {*NOTABLE, (self._spec.pod_header or "").lower()}
         for name, value in headers.items():
             if name in notable or name.startswith("x-"):
-                self._print(Text.assemble(" " * (2 * TIME + 4), (f"{name}: {value}", "dim")))
+                self._print(Text.assemble(" " * (2 * TIME + 4), (harmless(f"{name}: {value}"), "dim")))
 
     def data(self, at: float, data: bytes, exact: bool) -> None:
         self._body += len(data)
@@ -167,14 +168,14 @@ class Frames:
         self.frames.append(frame)
         text = Text()
         if frame.event is not None:
-            text.append(f"[{frame.event}] ", style="cyan")
+            text.append(f"[{harmless(frame.event)}] ", style="cyan")
         if frame.finish is not None:
-            text.append(f"finish_reason {frame.finish}  ", style="cyan")
+            text.append(f"finish_reason {harmless(frame.finish)}  ", style="cyan")
         if frame.tokens is not None:
             text.append(f"{plural(frame.tokens, 'token')}  ", style="blue")
         if frame.text:
             text.append(f"{frame.text!r}  ", style=STYLES[frame.kind])
-        text.append(one_line(frame.data), style="dim")
+        text.append(harmless(frame.data), style="dim")
         self._line(at, frame.kind, text, STYLES.get(frame.kind, ""), bounded=not frame.exact)
 
     def _line(self, at: float, kind: str, text: Text, style: str, *, bounded: bool = False) -> None:
@@ -191,11 +192,6 @@ class Frames:
         if self._console is not None:
             line.rstrip()
             self._console.print(line, soft_wrap=True)
-
-
-def one_line(data: str) -> str:
-    """What a server sent, without power over a terminal."""
-    return "".join(char if char.isprintable() else "⏎" if char == "\n" else "·" for char in data)
 
 
 def kind(meaning: Meaning) -> str:
@@ -237,7 +233,7 @@ def said(data: bytes) -> str:
     """The text inside an event's JSON, for people to read; empty where there is none to be found."""
     try:
         return "".join(_texts(msgspec.json.decode(data)))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import ssl
@@ -48,6 +49,7 @@ class Dialer:
         self._stamps = stamps
         self._proxy = proxy if tunnel else None
         self._numeric = _numeric(self._host, self._port)
+        self._lookup: asyncio.Future[list[Any]] | None = None
 
     @property
     def secure(self) -> bool:
@@ -84,8 +86,17 @@ class Dialer:
         return connection
 
     async def _resolve(self, wait: Wait, limit: float | None) -> list[Any]:
-        lookup = wait.loop.run_in_executor(None, _look_up, self._host, self._port)
-        lookup.add_done_callback(lambda _: wait.wake())
+        # One look-up serves all who wait for it: the loop has few threads, and a queue for them would look like a slow
+        # service.
+        if self._lookup is None or self._lookup.done():
+            self._lookup = wait.loop.run_in_executor(None, _look_up, self._host, self._port)
+            self._lookup.add_done_callback(lambda done: done.exception())  # known, should all have left by then
+        lookup = self._lookup
+
+        def wake(_: object) -> None:
+            wait.wake()
+
+        lookup.add_done_callback(wake)
         try:
             await wait.until_woken(None if limit is None else wait.loop.time() + limit)
             return lookup.result()
@@ -95,7 +106,7 @@ class Dialer:
                 f"cannot resolve {self._host}: {'no answer from the resolver' if late else error}"
             ) from error
         finally:
-            lookup.cancel()
+            lookup.remove_done_callback(wake)
 
     async def _connect(self, wait: Wait, raw: socket.socket, address: Any, deadline: float | None) -> socket.socket:
         try:
@@ -160,6 +171,8 @@ class Dialer:
                     raise owner.error or NoResponse("the proxy closed the connection instead of connecting")
         except OSError as error:
             raise self._why([error], limit, deadline) from error
+        if owner.status == 407:
+            raise LocalFault("the proxy asks for credentials (HTTP 407)")
         if not 200 <= owner.status < 300:
             raise NoResponse(f"the proxy answers CONNECT with HTTP {owner.status}")
 

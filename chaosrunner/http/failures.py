@@ -28,11 +28,14 @@ LOCAL_ERRNOS = frozenset(
         errno.ENETDOWN,
         errno.EACCES,
         errno.EPERM,
+        errno.EAFNOSUPPORT,
+        errno.EPROTONOSUPPORT,
     }
 )
 """Errors of a socket call that are about this machine, not about the target: descriptors, memory, local ports, a local
-firewall, no route. ENETUNREACH is nearly always the answer of our own routing table; a router that has lost the route
-says it too (ICMP net unreachable). One that proves nothing of the service leaves a run inconclusive, not passed."""
+firewall, no IPv6, no route. ENETUNREACH is nearly always the answer of our own routing table; a router that has lost
+the route says it too (ICMP net unreachable). One that proves nothing of the service leaves a run inconclusive, not
+passed."""
 
 UNREACHABLE_ERRNOS = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN})
 """Of a connection attempt: nobody answers there. The system's own SYN retries ran out, the last hop finds no such host

@@ -21,9 +21,9 @@ MOST_INTERIM = 32
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n\0]*)?")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_FIELDS = re.compile(rb"^(" + _TOKEN + rb"):[ \t]*([^\r\n\0]*?)[ \t]*\r?$", re.MULTILINE)
+_FIELDS = re.compile(rb"^(" + _TOKEN + rb"):([^\r\n\0]*)\r?$", re.MULTILINE)
 _FIELD = re.compile(_TOKEN + rb":[^\r\n\0]*")
-_FOLD = re.compile(rb"[ \t]*\r?\n[ \t]+")
+_FOLD = re.compile(rb"\r?\n[ \t]+")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n")
 _SIZE_BEGUN = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(?:;[^\r\n]*)?\r?")
 
@@ -272,7 +272,7 @@ def _parse_head(head: bytes) -> tuple[int, Headers, int]:
         head = _FOLD.sub(b" ", head)  # RFC 9112, section 5.2
     first, _, lines = head.partition(b"\n")
     status, version = _parse_status_line(first.removesuffix(b"\r"))
-    fields = _FIELDS.findall(lines)
+    fields = [(name, value.strip(b" \t")) for name, value in _FIELDS.findall(lines)]
     if lines and len(fields) != lines.count(b"\n") + 1:
         wrong = next(line for line in lines.split(b"\n") if not _FIELDS.fullmatch(line))
         raise NoResponse(f"no header field: {wrong.strip()[:40]!r}")

@@ -182,6 +182,10 @@ class ProbeSpec:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise UserError(f"probe {self.name!r}: a name has letters, digits, -, _ and . only")
+        if "@" in self.url.partition("://")[2].partition("/")[0]:
+            raise UserError(
+                f"probe {self.name}: credentials in a URL are recorded with it; give them as an `authorization` header"
+            )
         if self.concurrency < 1:
             raise UserError(f"probe {self.name}: concurrency must be 1 or more")
         if self.open is not None:

@@ -110,9 +110,14 @@ def first_row(ids: Sequence[int]) -> str:
     return f"#{ids[0]}" if ids else ""
 
 
+def harmless(text: str) -> str:
+    """What somebody else said, without power over a terminal."""
+    return "".join(char if char.isprintable() else "⏎" if char == "\n" else "·" for char in text)
+
+
 def one_line(text: str | None, most: int = 200) -> str:
     """A text of somebody else (an error, a message) on one line, of at most this many characters."""
-    flat = " ".join((text or "").split())
+    flat = harmless(" ".join((text or "").split()))
     return flat if len(flat) <= most else flat[: most - 1] + "…"
 
 

@@ -56,7 +56,7 @@ def _signs(row: Request, has_finish: bool, done_mark: str | None) -> list[str]:
         return ["no answer"]
     signs = [f"HTTP {row.status}"]
     if row.finish_reason or has_finish:
-        signs.append(f"finish_reason {row.finish_reason}" if row.finish_reason else "no finish_reason")
+        signs.append(f"finish_reason {one_line(row.finish_reason)}" if row.finish_reason else "no finish_reason")
     if row.tokens is not None:
         signs.append(f"usage: {plural(row.tokens, 'token')}")
     if row.done or done_mark is not None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -31,6 +32,7 @@ from chaosrunner.http import (
     Timeouts,
     TlsError,
     TransportError,
+    dial,
 )
 from chaosrunner.timeline.clock import Clock
 from tests.http.scripted import LAST_CHUNK, OK_SSE, Conversation, Script, answer, chunk, serve
@@ -293,6 +295,41 @@ async def test_a_body_that_ends_by_a_close_has_no_provable_end(version: bytes) -
 async def test_a_name_that_does_not_resolve_is_our_own_fault() -> None:
     async with StreamClient("http://no-such-host.invalid", clock=Clock()) as client:
         with pytest.raises(LocalFault, match=r"cannot resolve no-such-host\.invalid"):
+            await read_all(client)
+
+
+async def test_many_who_look_up_one_name_share_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    look_up = dial._look_up
+
+    def slow(host: str, port: int) -> Any:
+        asked.append(host)
+        time.sleep(0.1)  # the resolver's thread
+        return look_up(host, port)
+
+    monkeypatch.setattr(dial, "_look_up", slow)
+    refused: list[ConnectRefused] = []
+
+    async def ask() -> None:
+        try:
+            await read_all(client)
+        except ConnectRefused as error:
+            refused.append(error)
+
+    async with StreamClient("http://localhost:9", clock=Clock()) as client, anyio.create_task_group() as group:
+        for _ in range(40):
+            group.start_soon(ask)
+    assert len(refused) == 40
+    assert asked == ["localhost"]
+
+
+async def test_an_address_family_that_the_machine_lacks_is_our_own_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_such_family(*_: Any) -> Any:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    async with StreamClient("http://127.0.0.1:9", clock=Clock()) as client:
+        monkeypatch.setattr(dial.socket, "socket", no_such_family)
+        with pytest.raises(LocalFault, match="EAFNOSUPPORT"):
             await read_all(client)
 
 

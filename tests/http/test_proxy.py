@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaosrunner.errors import UserError
-from chaosrunner.http import ConnectReset, ConnectTimeout, NoResponse, StreamClient, Timeouts, TlsError
+from chaosrunner.http import ConnectReset, ConnectTimeout, LocalFault, NoResponse, StreamClient, Timeouts, TlsError
 from chaosrunner.timeline.clock import Clock
 from tests.http.pushing import nothing_left_open, pushed
 from tests.http.scripted import Conversation, answer, serve
@@ -124,7 +124,7 @@ async def test_http2_goes_through_a_tunnel() -> None:
     ("says", "end", "error", "text"),
     [
         (b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n", "", NoResponse, "the proxy answers CONNECT"),
-        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "", NoResponse, "the proxy answers CONNECT"),
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "", LocalFault, "the proxy asks for credentials"),
         (b"SSH-2.0-OpenSSH\r\n", "", NoResponse, "no HTTP/1 status line"),
         (b"", "closed", NoResponse, "the proxy closed the connection"),
         (b"HTTP/1.1 200", "closed", NoResponse, "the proxy closed the connection"),

@@ -42,6 +42,7 @@ def test_spans() -> None:
 def test_texts() -> None:
     assert one_line(None) == ""
     assert one_line("a\n  b\tc") == "a b c"
+    assert one_line("\x1b]0;owned\x07 \x1b[2J") == "·]0;owned· ·[2J"
     assert one_line("x" * 300, 10) == "x" * 9 + "…"
     assert [plural(1, "stream"), plural(0, "stream")] == ["1 stream", "0 streams"]
     assert row_ids([1, 2, 3], 2) == "#1 #2 …"
