@@ -140,7 +140,7 @@ class Exchange:
         self.opened: float | None = None
         """When the connection was opened, seconds."""
         self.reused: bool | None = None
-        """Whether an earlier exchange had used the connection; None until there is one."""
+        """Whether the connection was open before, for an earlier exchange; None until there is one."""
         self.ended_properly: bool | None = False
         """The body ended by its last chunk or its full length. None: it ended by a close, which proves nothing."""
         self.exact: bool | None = None
@@ -154,7 +154,10 @@ class Exchange:
     # --- for callers ---
 
     async def push(self, receiver: Receiver) -> None:
-        """Send, and give the receiver all that comes, until it ends. Cancelled or failing, it leaves no socket."""
+        """Send, and give the receiver all that comes, until it ends.
+
+        Once it is back, by whatever way, its connection is closed or another's to use.
+        """
         self._receiver = receiver
         self._begin()
         try:
@@ -176,8 +179,13 @@ class Exchange:
             self._error = error
             if error is not None:
                 self.timings.ended = error.at
-            self._leave()
-            self.wait.fail(_Stopped())
+            stopped = _Stopped()
+            try:
+                self._leave()
+            finally:
+                if not self.wait.fail(stopped):
+                    # What was waited for has just happened, and the task is about to go on: it may wait once more.
+                    self.wait.loop.call_soon(self.wait.fail, stopped)
 
     async def __aenter__(self) -> Self:
         self._begin()

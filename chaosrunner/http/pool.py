@@ -31,9 +31,9 @@ class Pool:
                 break
         else:
             connection = await self._dialer.open(exchange.wait, exchange, exchange.timeouts.connect)
-            exchange.timings.connected = connection.opened
+            if not exchange.over:
+                exchange.timings.connected = connection.opened
         exchange.opened = connection.opened
-        connection.uses += 1
         return connection
 
     def give_back(self, connection: Connection) -> None:
@@ -71,7 +71,11 @@ class Http1Carrier:
     async def start(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._response = Http1Response(exchange.came, bodiless=self._bodiless)
-        self._connection = connection = await self._pool.take(exchange)
+        connection = await self._pool.take(exchange)
+        if exchange.over:  # stopped while the connection was on its way to us
+            self._pool.give_back(connection)
+            return
+        self._connection = connection
         exchange.timings.requested = self._pool.now() if exchange.reused else exchange.opened
         connection.owner = self
         connection.write(self._request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -56,6 +56,24 @@ async def pulled(exchange: Exchange) -> Kept:
     except TransportError as error:
         kept.error = error
     return kept
+
+
+async def stopped_as_it_connects(exchange: Exchange, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Push, and stop in the turn of the loop in which the connection has come and the task does not know yet.
+
+    `meanwhile` is called once it connects.
+    """
+    task = asyncio.ensure_future(pushed(exchange))
+    await asyncio.sleep(0)
+    meanwhile()
+    for _ in range(10_000):
+        future = exchange.wait._future
+        if future is not None and future.done():
+            break
+        await asyncio.sleep(0)
+    assert exchange.timings.requested is None
+    exchange.stop()
+    await task
 
 
 def descriptors() -> int:

@@ -17,7 +17,7 @@ import pytest
 
 from chaosrunner.http import ConnectReset, NoResponse, StreamClient, Timeouts
 from chaosrunner.timeline.clock import Clock
-from tests.http.pushing import Kept, nothing_left_open, pushed
+from tests.http.pushing import Kept, nothing_left_open, pushed, stopped_as_it_connects
 from tests.http.scripted import LAST_CHUNK, OK_SSE, Conversation, answer, chunk, serve
 
 pytestmark = pytest.mark.anyio
@@ -266,3 +266,27 @@ async def test_a_peer_that_hangs_up_at_once(scheme: str) -> None:
     listener.shutdown(socket.SHUT_RDWR)
     thread.join()
     listener.close()
+
+
+@pytest.mark.parametrize("connection", ["new", "reused"])
+async def test_stopped_as_the_connection_comes(connection: str) -> None:
+    async with nothing_left_open(), serve(greet) as server:
+        async with StreamClient(server.url, clock=Clock(), connection=connection) as client:  # type: ignore[arg-type]
+            exchange = client.stream("GET", "/")
+            with anyio.fail_after(3):
+                await stopped_as_it_connects(exchange)
+            assert (exchange.timings.connected, exchange.timings.requested) == (None, None)
+            await anyio.sleep(0.05)
+            assert server.seen == []
+            assert (await pushed(client.stream("GET", "/"))).body == b"hi"
+            assert server.connections == (1 if connection == "reused" else 2)
+
+
+async def test_stopped_as_a_step_of_the_tls_handshake_comes(certificate: Path) -> None:
+    """The handshake is not waited for any more, although the stop met a task that was not waiting."""
+    silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(60), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    async with StreamClient(f"https://127.0.0.1:{port}", clock=Clock(), insecure=True) as client:
+        with anyio.fail_after(2):
+            await stopped_as_it_connects(client.stream("GET", "/"))
+    silent.close()
