@@ -6,6 +6,7 @@ last stream go on to their end: that is how a gateway drains.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Protocol
 
 import h2.config
@@ -28,6 +29,9 @@ _SETTINGS = {
     h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: LONGEST_HEAD,
 }
 _FRAME_HEADER = 9
+_GOAWAY = _FRAME_HEADER + 8
+_DATA, _HEADERS, _CONTINUATION = 0, 1, 9
+_PADDED = 0x8
 _LARGEST_FRAME = 16384
 """Bytes of a frame's payload that we take: the default of SETTINGS_MAX_FRAME_SIZE (RFC 9113, section 6.5.2)."""
 
@@ -64,6 +68,8 @@ class Session:
         self.connection = connection
         self.draining = False
         """The peer takes no more streams."""
+        self.used = False
+        """A stream has begun on it."""
         self._streams: dict[int, Stream] = {}
         self._held: dict[int, int] = {}
         """Bytes not acknowledged to the peer, by streams that are to be slow."""
@@ -93,7 +99,7 @@ class Session:
         """Send a stream's request; returns the stream's number."""
         number = self._h2.get_next_available_stream_id()
         self._streams[number] = stream
-        self.connection.uses += 1
+        self.used = True
         self._h2.send_headers(number, stream.fields, end_stream=not stream.unsent)
         if stream.unsent:
             self._send_body(number, stream)
@@ -104,7 +110,7 @@ class Session:
         """A stream's exchange is over; where its answer has not ended, the peer is told that nobody wants the rest."""
         self.resume(number)
         if self._streams.pop(number, None) is not None and not self.connection.closed:
-            self._h2.reset_stream(number, h2.errors.ErrorCodes.CANCEL)
+            self._reset(number, h2.errors.ErrorCodes.CANCEL)
             self._flush()
 
     def hold(self, number: int) -> None:
@@ -121,17 +127,20 @@ class Session:
 
     def received(self, at: float, data: bytes, exact: bool) -> None:
         self._incoming += data
+        violation: h2.exceptions.ProtocolError | None = None
         try:
-            for event in self._events():
-                self._take(at, event, exact)
+            # Frame by frame, so that what came before a violation counts, however the bytes were cut into receives.
+            while (frame := self._next_frame()) is not None:
+                for event in self._events(at, frame, exact):
+                    self._take(at, event, exact)
         except h2.exceptions.ProtocolError as error:
-            self._flush()
-            self.connection.close()
-            self._end(at, f"no HTTP/2: {error or type(error).__name__}", "bad_chunk")
-            return
+            violation = error
         for number in list(self._pieces):
             self._hand_on(number, at, exact)
         self._flush()
+        if violation is not None:
+            self.connection.close()
+            self._end(at, _text(violation), "bad_chunk")
 
     def lost(self, at: float, error: OSError | None) -> None:
         if error is None:
@@ -144,22 +153,67 @@ class Session:
 
     # ---
 
-    def _events(self) -> list[h2.events.Event]:
-        """Events of the whole frames that have come."""
-        events: list[h2.events.Event] = []
-        while len(self._incoming) >= _FRAME_HEADER:
-            length = int.from_bytes(self._incoming[:3], "big")
-            if length > _LARGEST_FRAME:
-                raise h2.exceptions.FrameTooLargeError(f"a frame of {length} bytes")
-            end = _FRAME_HEADER + length
-            if len(self._incoming) < end:
-                break
-            events += self._h2.receive_data(bytes(self._incoming[:end]))
-            del self._incoming[:end]
-            if events and isinstance(events[-1], h2.events.ConnectionTerminated):
-                # h2 takes a GOAWAY for the connection's end; it only ends the taking of new streams.
-                self._h2.state_machine.state = h2.connection.ConnectionState.CLIENT_OPEN
+    def _next_frame(self) -> bytes | None:
+        """The next frame that has come whole."""
+        if len(self._incoming) < _FRAME_HEADER or self.connection.closed:
+            return None
+        length = int.from_bytes(self._incoming[:3], "big")
+        if length > _LARGEST_FRAME:
+            raise h2.exceptions.FrameTooLargeError(f"a frame of {length} bytes")
+        end = _FRAME_HEADER + length
+        if len(self._incoming) < end:
+            return None
+        frame = bytes(self._incoming[:end])
+        del self._incoming[:end]
+        return frame
+
+    def _events(self, at: float, frame: bytes, exact: bool) -> list[h2.events.Event]:
+        try:
+            events = self._h2.receive_data(frame)
+        except h2.exceptions.ProtocolError as error:
+            number = int.from_bytes(frame[5:_FRAME_HEADER], "big") & 0x7FFFFFFF
+            if number not in self._streams or not self._is_of_one_stream(frame, error):
+                raise
+            self._break(number, at, frame, error, exact)
+            return []
+        if events and isinstance(events[-1], h2.events.ConnectionTerminated):
+            # h2 takes a GOAWAY for the connection's end; it only ends the taking of new streams.
+            self._h2.state_machine.state = h2.connection.ConnectionState.CLIENT_OPEN
         return events
+
+    def _is_of_one_stream(self, frame: bytes, error: h2.exceptions.ProtocolError) -> bool:
+        """Whether a violation makes an answer malformed and leaves the connection sound (RFC 9113, section 8.1.1)."""
+        if isinstance(error, h2.exceptions.InvalidBodyLengthError):
+            return True
+        # h2 has no class of its own for malformed fields. Those of HPACK and of its state machines have a cause; what
+        # stands amid a header block leaves that block unfinished.
+        return (
+            type(error) is h2.exceptions.ProtocolError
+            and error.__cause__ is None
+            and frame[3] in (_DATA, _HEADERS, _CONTINUATION)
+            and not self._h2.incoming_buffer._headers_buffer
+        )
+
+    def _break(self, number: int, at: float, frame: bytes, error: h2.exceptions.ProtocolError, exact: bool) -> None:
+        """Reset the one stream that a violation is about."""
+        # h2 has closed the connection and written a GOAWAY last; neither is to be.
+        self._h2.state_machine.state = h2.connection.ConnectionState.CLIENT_OPEN
+        self.connection.write(self._h2.data_to_send()[:-_GOAWAY])
+        kind: CutKind = "bad_chunk"
+        if isinstance(error, h2.exceptions.InvalidBodyLengthError) and error.actual_length < error.expected_length:
+            kind = "short_body"
+            if data := _data_of(frame):
+                self._pieces.setdefault(number, []).append(data)
+        self._hand_on(number, at, exact)
+        self._reset(number, h2.errors.ErrorCodes.PROTOCOL_ERROR)
+        if frame[3] == _DATA:
+            self._acknowledge(number, len(frame) - _FRAME_HEADER)
+        if (stream := self._streams.pop(number, None)) is not None:
+            stream.fail(at, _failure(stream, _text(error), kind))
+
+    def _reset(self, number: int, code: h2.errors.ErrorCodes) -> None:
+        with suppress(h2.exceptions.ProtocolError):  # it has ended as far as h2 is concerned, or the connection has
+            self._h2.reset_stream(number, code)
 
     def _take(self, at: float, event: h2.events.Event, exact: bool) -> None:
         match event:
@@ -231,6 +285,18 @@ def _failure(stream: Stream, text: str, kind: CutKind, *, stale: bool = False) -
     failure = NoResponse(text)
     failure.stale = stale
     return failure
+
+
+def _text(error: h2.exceptions.ProtocolError) -> str:
+    return f"no HTTP/2: {error or type(error).__name__}"
+
+
+def _data_of(frame: bytes) -> bytes:
+    """A DATA frame's data; nothing of another frame."""
+    if frame[3] != _DATA:
+        return b""
+    payload = frame[_FRAME_HEADER:]
+    return payload[1 : len(payload) - payload[0]] if frame[4] & _PADDED else payload
 
 
 def _name(code: object) -> str:

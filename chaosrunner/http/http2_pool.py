@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from copy import copy
 
 from chaosrunner.http.coding import OnData
 from chaosrunner.http.dial import Dialer
-from chaosrunner.http.errors import TlsError, TransportError
+from chaosrunner.http.errors import NoResponse, TlsError, TransportError
 from chaosrunner.http.exchange import Exchange
 from chaosrunner.http.headers import Headers
 from chaosrunner.http.http2 import Fields, Session
 from chaosrunner.http.stamps import Stamps
 from chaosrunner.http.wait import Wait
+
+_STATUS = re.compile(rb"[1-9][0-9]{2}")
 
 
 class Http2Pool:
@@ -37,8 +40,12 @@ class Http2Pool:
             for session in self._sessions:
                 if session.connection.is_alive() and session.has_room:
                     connection = session.connection
-                    exchange.connection, exchange.remote, exchange.reused = connection.local, connection.remote, True
-                    exchange.opened = connection.opened
+                    # Who waited while it was opened may be its first, where the one who opened it has been stopped.
+                    first = not session.used and connection.opened >= exchange.timings.sent
+                    exchange.connection, exchange.remote = connection.local, connection.remote
+                    exchange.opened, exchange.reused = connection.opened, not first
+                    if first and not exchange.over:
+                        exchange.timings.connected = connection.opened
                     return session
             if not self._dialing:
                 break
@@ -55,7 +62,8 @@ class Http2Pool:
                 connection.close()
                 raise TlsError("the peer does not agree on HTTP/2 in the TLS handshake (ALPN)")
             session = Session(connection)
-            self._sessions.append(session)
+            if self._keeps:
+                self._sessions.append(session)
         except TransportError as error:
             failure = error
             raise
@@ -67,7 +75,9 @@ class Http2Pool:
                     wait.wake()
                 else:
                     wait.fail(copy(failure))
-        exchange.opened = exchange.timings.connected = connection.opened
+        exchange.opened = connection.opened
+        if not exchange.over:
+            exchange.timings.connected = connection.opened
         return session
 
     def carrier(self, fields: Fields, content: bytes | None) -> Http2Carrier:
@@ -106,7 +116,11 @@ class Http2Carrier:
 
     async def start(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._session = session = await self._pool.take(exchange)
+        session = await self._pool.take(exchange)
+        if exchange.over:  # stopped while the connection was on its way to us
+            self._pool.give_back(session)
+            return
+        self._session = session
         exchange.timings.requested = self._pool.now() if exchange.reused else exchange.opened
         self._number = session.begin(self)
 
@@ -129,12 +143,15 @@ class Http2Carrier:
     # --- called by the session ---
 
     def came(self, at: float, fields: Fields, exact: bool) -> None:
+        status = next(value for name, value in fields if name == b":status")
+        if not _STATUS.fullmatch(status):
+            self._exchange.fail(at, NoResponse(f"no HTTP/2: a :status of {status!r}"))
+            return
         self._exact = exact
         self.has_headers = True
-        status = int(next(value for name, value in fields if name == b":status"))
         headers = Headers((name, value) for name, value in fields if not name.startswith(b":"))
         try:
-            self._on_data = self._exchange.came(at, status, headers)
+            self._on_data = self._exchange.came(at, int(status), headers)
         except Exception as error:  # a receiver's; it is raised where the exchange is awaited
             self._exchange.fail(at, error)
 

@@ -27,7 +27,7 @@ from chaosrunner.http import (
     TransportError,
 )
 from chaosrunner.timeline.clock import Clock
-from tests.http.pushing import nothing_left_open, pulled, pushed
+from tests.http.pushing import Kept, nothing_left_open, pulled, pushed, stopped_as_it_connects
 from tests.http.scripted import Conversation, serve
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +93,14 @@ async def serve2(
         assert task is not None
         tasks.add(task)
         server.connections += 1
-        connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
+        connection = h2.connection.H2Connection(
+            h2.config.H2Configuration(
+                client_side=False,
+                header_encoding="utf-8",
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+            )
+        )
         most = {h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: server.most_streams}
         connection.local_settings = h2.settings.Settings(client=False, initial_values=most)
         connection.initiate_connection()
@@ -358,3 +365,155 @@ async def test_a_server_without_http2(certificate: Path) -> None:
         async with StreamClient(server.url, clock=Clock(), insecure=True, http2=True) as client:
             kept = await pushed(client.stream("GET", "/"))
     assert isinstance(kept.error, TlsError)
+
+
+@pytest.mark.parametrize("status", ["abc", "", "-5", "099", "99999", "\u0662\u0660\u0660", "101"])
+async def test_a_status_that_is_none(status: str) -> None:
+    async def script(asked: Asked) -> None:
+        asked.h2.send_headers(asked.stream, [(":status", status)])
+        asked.h2.send_data(asked.stream, b"x", end_stream=True)
+        await asked.flush()
+
+    async with nothing_left_open(), serve2(script) as server, client_of(server) as client:
+        with anyio.fail_after(3):
+            kept = await pushed(client.stream("GET", "/"))
+    assert isinstance(kept.error, NoResponse)
+    assert (kept.status, kept.body) == (None, b"")
+
+
+async def test_stop_ends_the_exchange_whatever_its_stream_is_in() -> None:
+    """Here h2 has closed it already, and refuses to reset it."""
+    async with nothing_left_open(), serve2(lambda asked: asked.headers_back()) as server, client_of(server) as client:
+        exchange = client.stream("GET", "/")
+        async with anyio.create_task_group() as group:
+            group.start_soon(pushed, exchange)
+            await anyio.sleep(0.1)
+            [session] = client._pool._sessions  # type: ignore[union-attr]
+            session._h2.reset_stream(1)
+            exchange.stop()
+    assert exchange.over
+
+
+async def test_connections_that_serve_one_exchange_are_not_remembered() -> None:
+    async with nothing_left_open(), serve2(whole) as server, client_of(server, "new") as client:
+        for _ in range(3):
+            await pushed(client.stream("GET", "/"))
+        assert client._pool._sessions == []  # type: ignore[union-attr]
+        assert server.connections == 3
+
+
+@pytest.mark.parametrize("connection", ["new", "reused"])
+async def test_stopped_as_the_connection_comes(connection: str) -> None:
+    async with nothing_left_open(), serve2(whole) as server:
+        async with client_of(server, connection) as client:
+            exchange = client.stream("GET", "/")
+            with anyio.fail_after(3):
+                await stopped_as_it_connects(exchange)
+            assert (exchange.timings.connected, exchange.timings.requested) == (None, None)
+            await anyio.sleep(0.05)
+            assert server.asked == []
+            another = client.stream("GET", "/")
+            assert (await pushed(another)).body == b"onetwo"
+            assert another.reused == (connection == "reused")
+
+
+async def test_who_waited_for_a_connection_whose_opener_was_stopped_is_its_first() -> None:
+    async with nothing_left_open(), serve2(whole) as server, client_of(server) as client:
+        waiting = client.stream("GET", "/")
+        async with anyio.create_task_group() as group:
+            await stopped_as_it_connects(client.stream("GET", "/"), lambda: group.start_soon(pushed, waiting))
+        assert server.connections == 1
+        assert (waiting.reused, waiting.timings.connected) == (False, waiting.opened)
+
+
+def short(asked: Asked) -> None:
+    asked.h2.send_headers(asked.stream, [(":status", "200"), ("content-length", "9")])
+    asked.h2.send_data(asked.stream, b"x" * 4, end_stream=True, pad_length=3)
+
+
+def long(asked: Asked) -> None:
+    asked.h2.send_headers(asked.stream, [(":status", "200"), ("content-length", "3")])
+    asked.h2.send_data(asked.stream, b"x" * 4)
+    asked.h2.send_data(asked.stream, b"x" * 4)
+
+
+def no_status(asked: Asked) -> None:
+    asked.h2.send_headers(asked.stream, [("x-served-by", "chat-7")])
+    asked.h2.send_data(asked.stream, b"x")
+
+
+def capitals(asked: Asked) -> None:
+    asked.h2.send_headers(asked.stream, [(":status", "200"), ("X-Served-By", "chat-7")], end_stream=True)
+
+
+def bad_trailers(asked: Asked) -> None:
+    asked.h2.send_headers(asked.stream, [(":status", "200")])
+    asked.h2.send_data(asked.stream, b"x" * 4)
+    asked.h2.send_headers(asked.stream, [("connection", "close")], end_stream=True)
+
+
+@pytest.mark.parametrize(
+    ("malformed", "kind", "body"),
+    [
+        (short, "short_body", b"xxxx"),
+        (long, "bad_chunk", b""),
+        (no_status, None, b""),
+        (capitals, None, b""),
+        (bad_trailers, "bad_chunk", b"xxxx"),
+    ],
+)
+async def test_a_malformed_answer_breaks_no_other_stream(
+    malformed: Callable[[Asked], None], kind: str | None, body: bytes
+) -> None:
+    broken = anyio.Event()
+
+    async def script(asked: Asked) -> None:
+        if asked.headers[":path"] == "/bad":
+            malformed(asked)
+            await asked.flush()
+            return
+        await asked.headers_back()
+        await broken.wait()
+        await asked.data(b"good", end=True)
+
+    async with nothing_left_open(), serve2(script) as server, client_of(server) as client:
+        async with anyio.create_task_group() as group:
+            good: list[Kept] = []
+
+            async def go_on() -> None:
+                good.append(await pushed(client.stream("GET", "/")))
+
+            group.start_soon(go_on)
+            await anyio.sleep(0.05)
+            with anyio.fail_after(3):
+                bad = await pushed(client.stream("GET", "/bad"))
+            await anyio.sleep(0.05)
+            broken.set()
+        assert (good[0].body, good[0].error) == (b"good", None)
+        assert server.connections == 1
+    assert bad.body == body
+    if kind is None:
+        assert isinstance(bad.error, NoResponse)
+    else:
+        assert isinstance(bad.error, StreamCut)
+        assert bad.error.kind == kind
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("ended", [True, False])
+async def test_what_came_before_a_violation_counts(ended: bool, at_once: bool) -> None:
+    async def script(asked: Asked) -> None:
+        asked.h2.send_headers(asked.stream, [(":status", "200")])
+        asked.h2.send_data(asked.stream, b"data", end_stream=ended)
+        asked.writer.write(asked.h2.data_to_send())
+        if not at_once:
+            await asyncio.sleep(0.05)
+        asked.writer.write(b"\0\0\x05\x08\0\0\0\0\0abcde")  # a WINDOW_UPDATE has four bytes
+
+    async with nothing_left_open(), serve2(script) as server, client_of(server) as client:
+        exchange = client.stream("GET", "/")
+        with anyio.fail_after(3):
+            kept = await pushed(exchange)
+        await anyio.sleep(0.1)
+    assert (kept.status, kept.body, exchange.ended_properly) == (200, b"data", ended)
+    assert ended or (isinstance(kept.error, StreamCut) and kept.error.kind == "bad_chunk")
