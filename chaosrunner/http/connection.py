@@ -15,7 +15,8 @@ READ = 65536
 
 
 class Owner(Protocol):
-    """Whom a connection serves just now. Called by the event loop; must not raise."""
+    """Whom a connection serves just now. Called by the event loop, which only logs what is raised: a failure that
+    somebody waits to hear of has to be handed to them."""
 
     def received(self, at: float, data: bytes, exact: bool) -> None:
         """Bytes came at `at` (seconds on the recording's clock; `exact`: by the kernel)."""
@@ -45,7 +46,6 @@ class Connection:
         "owner",
         "protocol",
         "remote",
-        "uses",
     )
 
     def __init__(self, raw: socket.socket, remote: str | None, stamps: Stamps, loop: asyncio.AbstractEventLoop) -> None:
@@ -69,8 +69,6 @@ class Connection:
         """What TLS agreed on by ALPN, where it did."""
         self.opened = 0.0
         """When it was ready for a request, seconds on the recording's clock."""
-        self.uses = 0
-        """Exchanges begun on it."""
         self._poll: select.poll | None = None
         self._reading = True
         loop.add_reader(self._fd, self._readable)
