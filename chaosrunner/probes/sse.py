@@ -21,6 +21,7 @@ class SseParser:
 
     A line ends with LF, CR or CRLF; a CR ends it at once, and an LF that follows, even in the next read, belongs to
     it. An event without the blank line that dispatches it is dropped at the end of the stream, as the standard says.
+    `id` and `retry` are for clients that reconnect; a probe does not.
     """
 
     content_types: tuple[str, ...] = ("text/event-stream",)
@@ -28,10 +29,6 @@ class SseParser:
 
     def __init__(self, longest: int = LONGEST) -> None:
         self.comments = 0
-        self.retry: int | None = None
-        """Reconnection time that the server asked for, milliseconds."""
-        self.last_id = ""
-        """The last event ID: what a client that reconnects sends as Last-Event-ID."""
         self._longest = longest
         self._rest = Rest(longest)
         self._started = False
@@ -61,6 +58,7 @@ class SseParser:
                 self._name = ""
             elif len(pending) == 1 and not self._name:
                 events.append(Event(pending.pop()))
+                self._size = 0
             else:
                 events.append(self._dispatch())
         return events
@@ -100,11 +98,6 @@ class SseParser:
             self._append(value)
         elif not name:
             self.comments += 1
-        elif name == b"id":
-            if 0 not in value:
-                self.last_id = value.decode("utf-8", "replace")
-        elif name == b"retry" and value.isdigit():
-            self.retry = int(value)
 
     def _append(self, value: bytes) -> None:
         """A line of data; a single one is bounded as a line, several are bounded here."""

@@ -43,7 +43,6 @@ def test_framing_zoo() -> None:
     c = b'{"choices":[{"index":0,\n"delta":{"content":"C"},"finish_reason":null}]}'
     assert per_read == [[], [a], [b], [], [c, b""], [finish, b"[DONE]"]]
     assert parser.comments == 1
-    assert parser.retry == 3000
 
 
 def test_examples_of_the_standard() -> None:
@@ -59,16 +58,12 @@ def test_examples_of_the_standard() -> None:
     assert data(b"test: stream\n\n") == []
 
 
-def test_names_ids_and_retry() -> None:
+def test_names_and_fields_that_are_passed_over() -> None:
     assert parse(b"event: error\ndata: x\n\ndata: y\n\n") == [Event(b"x", "error"), Event(b"y", "message")]
     assert parse(b"event: lost\n\ndata: y\n\n") == [Event(b"y", "message")], (
         "an event without data takes its name along"
     )
-    parser = SseParser()
-    assert parser.feed(b"id: 1\ndata: x\n\nid: a\0b\n\n") == [Event(b"x")]
-    assert parser.last_id == "1", "an id with NUL is ignored"
-    parser.feed(b"id\n\nretry: 12x\n\n")
-    assert (parser.last_id, parser.retry) == ("", None)
+    assert parse(b"id: 1\ndata: x\n\nid: a\0b\n\nretry: 12x\nretry: " + b"1" * 5000 + b"\n\n") == [Event(b"x")]
 
 
 @pytest.mark.parametrize("cut", range(4))
@@ -84,6 +79,17 @@ def test_bounded() -> None:
     parser = SseParser(longest=100)
     with pytest.raises(TooLong):
         parser.feed(b"data: 12345678\n" * 20)
+
+
+@pytest.mark.parametrize("line", [b"data:12345678", b"data: 1234567", b"data:1234\ndata:5678", b"event: a\ndata:1"])
+def test_the_bound_is_that_of_one_event(line: bytes) -> None:
+    parser = SseParser(longest=100)
+    assert sum(len(parser.feed(line + b"\n\n")) for _ in range(200)) == 200
+
+
+def test_a_long_stream_without_the_space_is_read_whole() -> None:
+    parser, event = SseParser(), b"data:" + b"x" * 1000 + b"\n\n"
+    assert sum(len(parser.feed(event * 100)) for _ in range(50)) == 5000, "more than 4 MiB"
 
 
 piece = st.sampled_from(
@@ -105,11 +111,10 @@ piece = st.sampled_from(
 )
 
 
-def by_the_standard(stream: bytes) -> tuple[list[Event], int, int | None, str]:
-    """Events, comments, retry and last ID of a whole stream, read as the standard words it."""
+def by_the_standard(stream: bytes) -> tuple[list[Event], int]:
+    """Events and comments of a whole stream, read as the standard words it."""
     events: list[Event] = []
-    data, name, last_id, comments = b"", b"", b"", 0
-    retry: int | None = None
+    data, name, comments = b"", b"", 0
     for line in re.split(rb"\r\n|\r|\n", stream.removeprefix(b"\xef\xbb\xbf"))[:-1]:
         field, colon, value = line.partition(b":")
         value = value[1:] if value.startswith(b" ") else value
@@ -123,11 +128,7 @@ def by_the_standard(stream: bytes) -> tuple[list[Event], int, int | None, str]:
             name = value
         elif field == b"data":
             data += value + b"\n"
-        elif field == b"id" and b"\0" not in value:
-            last_id = value
-        elif field == b"retry" and value.isdigit():
-            retry = int(value)
-    return events, comments, retry, last_id.decode()
+    return events, comments
 
 
 fields = st.lists(
@@ -138,7 +139,7 @@ fields = st.lists(
 @given(fields.map(b"".join))
 def test_streams_are_read_as_the_standard_says(stream: bytes) -> None:
     parser = SseParser()
-    assert (parser.feed(stream), parser.comments, parser.retry, parser.last_id) == by_the_standard(stream)
+    assert (parser.feed(stream), parser.comments) == by_the_standard(stream)
 
 
 @given(st.lists(piece, max_size=40).map(b"".join), st.lists(st.integers(0, 200), max_size=12))
@@ -148,7 +149,7 @@ def test_any_cut_gives_the_same_events(stream: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     got = [event for start, end in itertools.pairwise(edges) for event in parts.feed(stream[start:end])]
     assert got == expected
-    assert (parts.comments, parts.retry) == (whole.comments, whole.retry)
+    assert parts.comments == whole.comments
 
 
 line = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]), max_size=8)
