@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaosrunner.probes.dialects import Anthropic, Frame, JsonLines, OpenAI, PlainHttp, PlainSse, Responses, StreamError
-from chaosrunner.probes.dialects.base import read_error
+from chaosrunner.probes.dialects.base import Dialect, read_error
 from chaosrunner.probes.framing import Event
 from chaosrunner.timeline.rows import Usage
 
@@ -67,6 +67,54 @@ def test_error_events() -> None:
         assert dialect.event(Event(b"", "error")).error == StreamError(""), "an error that says nothing is one"
         assert dialect.event(Event(b"")) == Frame(), "a blank event is none"
         assert dialect.event(Event(b'{"message":"m","code":500}', "error")).error == StreamError("m", 500)
+
+
+DIALECTS = [OpenAI(), Anthropic(), Responses(), JsonLines(), PlainSse("end")]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("name", ["message", "error"])
+@pytest.mark.parametrize(
+    "start", ['{"error":', '{"x":', '{"choices":[{"finish_reason":', '{"type":"error","error":', ""]
+)
+def test_no_nesting_breaks_a_reader(dialect: Dialect, name: str, start: str) -> None:
+    end = {"[": "]", "{": "}"}
+    # Python stops at some depth; what decodes there may be too deep for what follows.
+    for depth in (*range(900, 1010), 200_000):
+        data = start + "[" * depth + "]" * depth + "".join(end[char] for char in reversed(start) if char in end)
+        frame = dialect.event(Event(data.encode(), name))
+        dialect.body(data.encode())
+    if name == "error" and not isinstance(dialect, JsonLines):
+        assert frame == Frame(error=StreamError(data)), "as much as can be said of it"
+    elif not isinstance(dialect, PlainSse):
+        assert frame == Frame(malformed=True)
+
+
+@pytest.mark.parametrize("code", ["9" * 5000, "9" * 23, "-5", "7", "0", "10000", "true", '"' + "9" * 5000 + '"', '"²"'])
+def test_a_code_that_is_none(code: str) -> None:
+    for dialect in (OpenAI(), Anthropic(), Responses(), JsonLines()):
+        error = dialect.event(Event(f'{{"type":"error","error":{{"message":"m","code":{code}}}}}'.encode())).error
+        assert error is None or error.code is None
+    assert read_error(f'{{"message":"m","code":{code}}}'.encode()).code is None
+
+
+@pytest.mark.parametrize("tokens", [-1, 2**31, 2**63 + 1, 10**30])
+def test_a_count_of_tokens_that_is_none(tokens: int) -> None:
+    used = {"completion_tokens": tokens, "prompt_tokens": 3}
+    newer = {"output_tokens": tokens, "input_tokens": 3}
+    for frame in (
+        openai(json.dumps({"choices": [], "usage": used})),
+        openai(json.dumps({"choices": "none", "usage": used})),
+        Anthropic().event(Event(json.dumps({"type": "message_delta", "usage": newer}).encode())),
+        Responses().event(Event(json.dumps({"type": "response.completed", "response": {"usage": newer}}).encode())),
+    ):
+        assert frame.usage == Usage(prompt_tokens=3)
+    assert openai(json.dumps({"usage": {"prompt_tokens": tokens, "completion_tokens": 2**31 - 1}})).usage == Usage(
+        completion_tokens=2**31 - 1
+    )
+    assert JsonLines().event(
+        Event(json.dumps({"done": True, "response": "a", "eval_count": tokens}).encode())
+    ) == Frame(content=True, answer=True, terminal=True)
 
 
 def test_openai_whole_answers() -> None:

@@ -17,8 +17,10 @@ from chaosrunner.probes.dialects.base import (
     MALFORMED,
     NOTHING,
     THOUGHT,
+    UNREADABLE,
     Dialect,
     Frame,
+    count,
     read_error,
 )
 from chaosrunner.probes.framing import Event
@@ -69,7 +71,7 @@ class Anthropic(Dialect):
         data = event.data
         try:
             said = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             if data.strip() == DONE:
                 return LAST
             if event.name == "error":
@@ -96,7 +98,7 @@ class Anthropic(Dialect):
     def body(self, body: bytes) -> Frame:
         try:
             said = _decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return MALFORMED
         if said.type == "error" or said.error:
             return Frame(error=read_error(body))
@@ -125,4 +127,4 @@ def _usage(usage: _Usage | None) -> Usage | None:
         return None
     inputs = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
     known = [tokens for tokens in inputs if tokens is not None]
-    return Usage(prompt_tokens=sum(known) if known else None, completion_tokens=usage.output_tokens)
+    return Usage(prompt_tokens=count(sum(known)) if known else None, completion_tokens=count(usage.output_tokens))

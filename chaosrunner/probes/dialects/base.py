@@ -12,6 +12,12 @@ from chaosrunner.probes.sse import SseParser
 from chaosrunner.timeline.rows import Usage
 
 DONE = b"[DONE]"
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises where data is no JSON, not the JSON that was asked for, or nested deeper than Python goes."""
+CODES = range(100, 10_000)
+"""Codes of errors: HTTP statuses and what looks like them."""
+TOKENS = range(1 << 31)
+"""Counts of tokens that a server may have meant."""
 
 
 class StreamError(msgspec.Struct, frozen=True):
@@ -76,7 +82,7 @@ def read_error(data: bytes) -> StreamError:
     """Text and code of an error event, whose data may be JSON or plain text."""
     try:
         return error_of(msgspec.json.decode(data))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return StreamError(data.decode("utf-8", "replace"))
 
 
@@ -89,14 +95,24 @@ def error_of(decoded: Any) -> StreamError:
         text = inner
     else:
         said = fields.get("message")
-        text = said if isinstance(said, str) else msgspec.json.encode(decoded).decode()
+        text = said if isinstance(said, str) else _text(decoded)
     codes = (_code(part.get(name)) for part in (fields, outer) for name in ("code", "status_code", "status"))
     return StreamError(text, next((code for code in codes if code is not None), None))
 
 
+def count(value: object) -> int | None:
+    """A count of tokens; None where it is none, or none that a row can hold."""
+    return value if isinstance(value, int) and value in TOKENS else None
+
+
+def _text(decoded: Any) -> str:
+    try:
+        return msgspec.json.encode(decoded).decode()
+    except RecursionError:
+        return "an error object nested too deeply to be shown"
+
+
 def _code(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.isdecimal():
-        return int(value)
-    return None
+    if isinstance(value, str) and value.isdecimal() and len(value) <= 4:
+        value = int(value)
+    return value if isinstance(value, int) and value in CODES else None

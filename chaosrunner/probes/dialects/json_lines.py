@@ -12,7 +12,17 @@ from typing import Any
 
 import msgspec
 
-from chaosrunner.probes.dialects.base import ANSWER, MALFORMED, NOTHING, THOUGHT, Dialect, Frame, error_of
+from chaosrunner.probes.dialects.base import (
+    ANSWER,
+    MALFORMED,
+    NOTHING,
+    THOUGHT,
+    UNREADABLE,
+    Dialect,
+    Frame,
+    count,
+    error_of,
+)
 from chaosrunner.probes.framing import Event, Framing
 from chaosrunner.probes.lines import LineParser
 from chaosrunner.timeline.rows import Usage
@@ -42,7 +52,7 @@ class JsonLines(Dialect):
             return Frame(terminal=True)
         try:
             line: Any = _decode(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return MALFORMED
         if not isinstance(line, dict):
             return ANSWER
@@ -79,9 +89,7 @@ def _ollama(line: dict[str, Any]) -> Frame | None:
 
 
 def _usage(line: dict[str, Any]) -> Usage | None:
-    prompt, completion = (
-        value if isinstance(value := line.get(name), int) else None for name in ("prompt_eval_count", "eval_count")
-    )
+    prompt, completion = count(line.get("prompt_eval_count")), count(line.get("eval_count"))
     return None if completion is None else Usage(prompt_tokens=prompt, completion_tokens=completion)
 
 

@@ -17,8 +17,10 @@ from chaosrunner.probes.dialects.base import (
     MALFORMED,
     NOTHING,
     THOUGHT,
+    UNREADABLE,
     Dialect,
     Frame,
+    count,
     error_of,
     read_error,
 )
@@ -79,7 +81,7 @@ class OpenAI(Dialect):
 def _read(data: bytes) -> Frame:
     try:
         answer = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return LAST if data.strip() == DONE else _read_odd(data)
     choices = answer.choices
     plain = answer.usage is None and answer.error is None and answer.kind != "error"
@@ -119,14 +121,17 @@ def _frame(answer: _Answer) -> Frame:
             finish = reason or finish
     several = len(choices) > 1 or (len(choices) == 1 and choices[0].index)
     each = tuple((choice.index or 0, _finish(choice.finish_reason)) for choice in choices) if several else ()
-    return Frame(content=content, answer=said, finish=finish, usage=answer.usage, choices=each)
+    usage = answer.usage
+    if usage is not None:
+        usage = Usage(prompt_tokens=count(usage.prompt_tokens), completion_tokens=count(usage.completion_tokens))
+    return Frame(content=content, answer=said, finish=finish, usage=usage, choices=each)
 
 
 def _finish(value: object) -> str | None:
     """A finish_reason; SGLang's own API has objects with a `type`, and an empty text is none."""
     if isinstance(value, dict):
         value = value.get("type")
-    return str(value) if value else None
+    return str(value) if value and isinstance(value, str | int | float) else None
 
 
 def _read_odd(data: bytes) -> Frame:
@@ -134,7 +139,7 @@ def _read_odd(data: bytes) -> Frame:
     the API says (the others count), or nothing that we know."""
     try:
         decoded: Any = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return MALFORMED
     if not isinstance(decoded, dict):
         return MALFORMED

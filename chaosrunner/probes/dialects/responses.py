@@ -18,9 +18,11 @@ from chaosrunner.probes.dialects.base import (
     MALFORMED,
     NOTHING,
     THOUGHT,
+    UNREADABLE,
     Dialect,
     Frame,
     StreamError,
+    count,
     error_of,
     read_error,
 )
@@ -88,7 +90,7 @@ class Responses(Dialect):
         data = event.data
         try:
             said = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             if data.strip() == DONE:
                 return LAST
             if event.name == "error":
@@ -108,7 +110,7 @@ class Responses(Dialect):
     def body(self, body: bytes) -> Frame:
         try:
             response = _decode_response(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return MALFORMED
         if response.kind != "response" and response.status is None:
             return Frame(error=read_error(body)) if response.error else MALFORMED
@@ -121,7 +123,7 @@ class Responses(Dialect):
 def _end(data: bytes, kind: str) -> Frame:
     try:
         response = _decode_end(data).response
-    except msgspec.ValidationError:
+    except UNREADABLE:
         response = _Response()
     status = kind.removeprefix("response.")
     if status == "completed":
@@ -141,5 +143,7 @@ def _frame(response: _Response, status: str) -> Frame:
         finish=finish,
         error=error,
         terminal=True,
-        usage=Usage(prompt_tokens=usage.input_tokens, completion_tokens=usage.output_tokens) if usage else None,
+        usage=Usage(prompt_tokens=count(usage.input_tokens), completion_tokens=count(usage.output_tokens))
+        if usage
+        else None,
     )
