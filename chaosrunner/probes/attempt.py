@@ -51,8 +51,8 @@ class Attempts:
         self._dialect: Dialect = spec.make_dialect()
         self._in_flight: set[_Attempt] = set()
         limits = spec.limits
-        shortest = min(limits.first_byte, limits.byte_idle, limits.token_idle, limits.linger, limits.total)
-        self._look_every = min(max(shortest / 4, SOONEST), RARELY)
+        self._shortest = min(limits.first_byte, limits.byte_idle, limits.token_idle, limits.linger, limits.total)
+        self._look_every = min(max(self._shortest / 4, SOONEST), RARELY)
         self._ticks = False
         self._redactor = Redactor({spec.api_key or "", *sensitive_values(spec.headers)})
 
@@ -96,8 +96,11 @@ class Attempts:
         if self._ticks:
             asyncio.get_running_loop().call_later(self._look_every, self._tick)
             now = self._clock.now()
-            for attempt in list(self._in_flight):
-                attempt.look(now, now + self._look_every)
+            next_look = now + self._look_every
+            for attempt in self._in_flight:
+                if attempt.look_again < next_look:
+                    # What comes from now on can start another limit, which takes the shortest of all at least.
+                    attempt.look_again = min(attempt.look(now, next_look), now + self._shortest)
 
 
 class _Attempt:
@@ -122,6 +125,8 @@ class _Attempt:
         self._ended: float | None = None
         """None: not ended, or cancelled, which is an end at once."""
         self.sent = clock.now()
+        self.look_again = self.sent
+        """Before then no limit passes, whatever comes."""
         self.cancelled = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -169,13 +174,21 @@ class _Attempt:
 
     # --- time limits ---
 
-    def look(self, now: float, next_look: float) -> None:
-        """End the request if a limit has passed, or see to it that it is ended when one does before `next_look`."""
+    def look(self, now: float, next_look: float) -> float:
+        """End the request if a limit has passed, or see to it that it is ended when one does before `next_look`.
+
+        Returns until when no limit passes, but for those that what comes starts anew. An answer that is over has no
+        limits any more, also where its reader and a timer are called one after the other, before the task that waits
+        for it goes on.
+        """
+        if self._exchange.over:
+            return math.inf
         due, limit = self._next_limit()
         if due > now:
             if due < next_look:
                 self._look_at(due)
-            return
+            # Where a choice begins after others have finished, the silence of tokens counts on from before.
+            return due if self._transcript.finish_reason is None else now
         self._ended = due
         if limit == "cancel":
             self.cancelled = True
@@ -184,31 +197,41 @@ class _Attempt:
         else:
             self._limit = limit
         self._exchange.stop()
+        return due
 
     def _look_at(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         delay = at - self._clock.now()
-        self._timer = asyncio.get_running_loop().call_later(delay, lambda: self.look(self._clock.now(), math.inf))
+        self._timer = asyncio.get_running_loop().call_later(delay, self._look_now)
+
+    def _look_now(self) -> None:
+        self.look(self._clock.now(), math.inf)
 
     def _next_limit(self) -> tuple[float, Limit | Literal["cancel", "first_byte"]]:
         """The limit that passes first if nothing more comes, and when."""
         limits, transcript, timings = self._spec.limits, self._transcript, self._exchange.timings
-        due: list[tuple[float, Limit | Literal["cancel", "first_byte"]]] = [(self.sent + limits.total, "total")]
-        if (cancel := self._planned.cancel_after) is not None and cancel.time is not None:
-            due.append((self.sent + cancel.time, "cancel"))
+        due = self.sent + limits.total
+        limit: Limit | Literal["cancel", "first_byte"] = "total"
+        cancel = self._planned.cancel_after
+        if cancel is not None and cancel.time is not None and (at := self.sent + cancel.time) < due:
+            due, limit = at, "cancel"
         if not self._spec.streams:
-            return min(due)
+            return due, limit
         if timings.headers is None:
-            if timings.requested is not None:
-                due.append((timings.requested + limits.first_byte, "first_byte"))
+            if timings.requested is not None and (at := timings.requested + limits.first_byte) < due:
+                due, limit = at, "first_byte"
         elif transcript.settled is not None:
-            due.append((transcript.settled + limits.linger, "linger"))
+            if (at := transcript.settled + limits.linger) < due:
+                due, limit = at, "linger"
         else:
-            due.append(((transcript.last_byte or timings.headers) + limits.byte_idle, "byte_idle"))
-            if transcript.finish_reason is None or transcript.unfinished:
-                due.append(((transcript.last_token or timings.headers) + limits.token_idle, "token_idle"))
-        return min(due)
+            if (at := (transcript.last_byte or timings.headers) + limits.byte_idle) < due:
+                due, limit = at, "byte_idle"
+            if (at := (transcript.last_token or timings.headers) + limits.token_idle) < due and (
+                transcript.finish_reason is None or transcript.unfinished
+            ):
+                due, limit = at, "token_idle"
+        return due, limit
 
     def row(self, watch: LoopWatch, redactor: Redactor, expect: Expect | None) -> Request:
         spec, exchange, transcript = self._spec, self._exchange, self._transcript

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 
 from chaosrunner.probes import Expect, Limits, Overrides, Shape, probe_once
+from chaosrunner.probes.attempt import Attempts, _Attempt
+from chaosrunner.probes.maker import RequestMaker
+from chaosrunner.probes.self_check import LoopWatch
+from chaosrunner.probes.spec import CancelAfter
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.rows import RequestHeaders, Row
@@ -222,6 +226,60 @@ async def test_the_end_is_when_a_limit_passed(script: Any, after: float, limits:
     assert request.outcome == outcome
     assert request.last_token is not None
     assert request.at - request.last_token == pytest.approx(after, abs=0.02)
+
+
+@pytest.mark.parametrize("changes", [
+    {"limits": replace(QUICK, total=0.35)},
+    {"shapes": (Shape(prompt="hello", max_tokens=8, cancel_after=CancelAfter(time=0.35)),)},
+])  # fmt: skip
+async def test_an_answer_that_is_over_when_a_limit_passes_is_judged_by_its_end(changes: dict[str, Any]) -> None:
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(OK_SSE)
+        await asyncio.sleep(0.15)
+        conversation.writer.write(b"".join(chunk(body(payload)) for payload in ALL) + LAST_CHUNK)
+        time.sleep(0.3)  # noqa: ASYNC251 - then the loop, which is the probe's too, finds the answer and the timer
+
+    request = await ask_script(script, **changes)
+    assert (request.outcome, request.limit) == (Outcome.COMPLETE, None)
+    assert request.at == request.last_token
+
+
+async def test_a_choice_that_begins_late_has_the_silence_of_before() -> None:
+    role = '{"choices":[{"index":1,"delta":{"role":"assistant"}}]}'
+    limits = Limits(first_byte=2, byte_idle=2, token_idle=0.5, total=5, linger=2)
+
+    async def script(conversation: Conversation) -> None:
+        await conversation.write(OK_SSE)
+        await conversation.events(TOKEN, FINISH)
+        await conversation.events(*(["{}"] * 3), gap=0.1)
+        await conversation.events(role)
+        await silence(conversation)
+
+    request = await ask_script(script, limits=limits)
+    assert request.limit == "token_idle"
+    assert request.last_token is not None
+    assert request.at - request.last_token == pytest.approx(0.5, abs=0.01)
+
+
+async def test_a_look_at_a_thousand_streams_is_no_pause() -> None:
+    clock = Clock()
+    spec = spec_for("http://127.0.0.1:1", limits=Limits())
+    attempts, client, maker = (
+        Attempts(spec, lambda _: None, clock, LoopWatch(clock)),
+        spec.make_client(clock),
+        RequestMaker(spec),
+    )
+    in_flight = [
+        _Attempt(spec, spec.make_dialect(), client, maker.make(n), clock, lambda _: None) for n in range(1, 1001)
+    ]
+    attempts._in_flight.update(in_flight)
+    took = []
+    for _ in range(10):
+        started = time.perf_counter()
+        attempts._tick()
+        took.append(time.perf_counter() - started)
+    attempts._in_flight.clear()
+    assert min(took) < 0.0005
 
 
 async def test_a_whole_answer_may_take_as_long_as_the_total_limit() -> None:
