@@ -148,7 +148,7 @@ def test_whole_answers_of_the_newer_apis() -> None:
     assert Responses().body(b"<html>").malformed
     assert Responses().body(b"{}").malformed
 
-    block = {"type": "text", "text": "a"}
+    block: dict[str, Any] = {"type": "text", "text": "a"}
     whole = {"type": "message", "content": [block], "stop_reason": "max_tokens", "usage": usage}
     assert Anthropic().body(json.dumps(whole).encode()) == Frame(True, True, "max_tokens", used)
     thought = whole | {"content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
