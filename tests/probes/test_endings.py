@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 
 from chaosrunner.probes import Expect, Limits, Overrides, Shape, probe_once
-from chaosrunner.probes.attempt import Attempts, _Attempt
-from chaosrunner.probes.maker import RequestMaker
-from chaosrunner.probes.self_check import LoopWatch
 from chaosrunner.probes.spec import CancelAfter
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import Outcome
@@ -259,27 +256,6 @@ async def test_a_choice_that_begins_late_has_the_silence_of_before() -> None:
     assert request.limit == "token_idle"
     assert request.last_token is not None
     assert request.at - request.last_token == pytest.approx(0.5, abs=0.01)
-
-
-async def test_a_look_at_a_thousand_streams_is_no_pause() -> None:
-    clock = Clock()
-    spec = spec_for("http://127.0.0.1:1", limits=Limits())
-    attempts, client, maker = (
-        Attempts(spec, lambda _: None, clock, LoopWatch(clock)),
-        spec.make_client(clock),
-        RequestMaker(spec),
-    )
-    in_flight = [
-        _Attempt(spec, spec.make_dialect(), client, maker.make(n), clock, lambda _: None) for n in range(1, 1001)
-    ]
-    attempts._in_flight.update(in_flight)
-    took = []
-    for _ in range(10):
-        started = time.perf_counter()
-        attempts._tick()
-        took.append(time.perf_counter() - started)
-    attempts._in_flight.clear()
-    assert min(took) < 0.0005
 
 
 async def test_a_whole_answer_may_take_as_long_as_the_total_limit() -> None:
