@@ -23,6 +23,7 @@ from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from kubernetes.aio.config.kube_config import ConfigNode, KubeConfigLoader, KubeConfigMerger
 
 from chaosrunner.cluster.credentials import Credentials, ExecPlugin, LoaderCredentials, TokenFile
+from chaosrunner.cluster.memory_files import without_data
 from chaosrunner.errors import UserError
 
 CONNECT = 5.0
@@ -139,13 +140,19 @@ def _from_files(config: ClusterConfig, paths: Sequence[Path], configuration: Any
     if user_name and node is None:
         raise UserError(f"user {user_name!r} of context {name!r} is not defined in {', '.join(map(str, paths))}")
     execution, token_file = user.pop("exec", None), user.pop("tokenFile", None)
+    try:
+        user, cluster_fields = without_data(user), without_data(cluster["cluster"].value)
+    except ValueError as error:
+        raise UserError(f"kubeconfig: a certificate or key of context {name!r} is no base64: {error}") from error
     loader = KubeConfigLoader(
         ConfigNode(
             "kube-config",
             {
                 "current-context": name,
                 "contexts": [{"name": name, "context": {"cluster": context["cluster"], "user": "user"}}],
-                "clusters": [cluster],
+                "clusters": [
+                    ConfigNode("cluster", {"name": context["cluster"], "cluster": cluster_fields}, str(cluster.path))
+                ],
                 "users": [ConfigNode("user", {"name": "user", "user": user or {"": ""}}, str(path))],
             },
             str(path),

@@ -6,7 +6,6 @@ import base64
 import binascii
 import json
 import os
-import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from kubernetes.aio.config import ConfigException
 from kubernetes.aio.config.exec_provider import ExecProvider
 from kubernetes.aio.config.kube_config import ConfigNode
 
+from chaosrunner.cluster.memory_files import file_of
 from chaosrunner.errors import UserError
 
 log = structlog.get_logger()
@@ -136,7 +136,6 @@ class ExecPlugin:
         self._rest = rest
         self._token: str | None = None
         self._expires: float | None = None
-        self._files = tempfile.TemporaryDirectory(prefix="chaosrunner-")
 
     async def prepare(self) -> None:
         await self._rest.prepare()
@@ -166,14 +165,8 @@ class ExecPlugin:
         self._expires = datetime.fromisoformat(expires).timestamp() if expires else None
         certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
         if certificate and key:
-            self._configuration.cert_file = self._write("tls.crt", certificate)
-            self._configuration.key_file = self._write("tls.key", key)
+            self._configuration.cert_file = file_of(certificate.encode())
+            self._configuration.key_file = file_of(key.encode())
         elif not self._token:
             raise UserError(f"credential plugin {command!r} printed neither a token nor a client certificate")
         log.debug("credential plugin ran", command=command, expires=expires)
-
-    def _write(self, name: str, text: str) -> str:
-        path = Path(self._files.name) / name
-        path.touch(mode=0o600)
-        path.write_text(text)
-        return str(path)

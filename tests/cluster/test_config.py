@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import base64
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import yaml
 
@@ -56,6 +59,34 @@ def test_namespace_of_flag_context_and_default(tmp_path: Path) -> None:
     assert load(ClusterConfig(kubeconfig=plain), {}).namespace == "default"
 
 
+def in_base64(text: bytes) -> str:
+    """As some tools write it, in lines."""
+    return base64.encodebytes(text).decode()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+def test_keys_in_a_kubeconfig_are_not_put_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    certificate, key, authority = b"certificate " * 9, b"key " * 9, b"authority " * 9
+    path = write(tmp_path / "a", "a", "a", user={
+        "client-certificate-data": in_base64(certificate), "client-key-data": in_base64(key), "client-key": "other",
+    })  # fmt: skip
+    document = yaml.safe_load(path.read_text())
+    document["clusters"][0]["cluster"] = {
+        "server": "https://a:1",
+        "certificate-authority-data": in_base64(authority),
+    }
+    path.write_text(yaml.safe_dump(document))
+    loaded = load(ClusterConfig(kubeconfig=str(path)), {})
+    anyio.run(loaded.credentials.prepare)
+    found = loaded.configuration
+    assert Path(found.cert_file).read_bytes() == certificate
+    assert Path(found.key_file).read_bytes() == key
+    assert Path(found.ssl_ca_cert).read_bytes() == authority
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("content", "config", "message"),
     [
@@ -66,6 +97,11 @@ def test_namespace_of_flag_context_and_default(tmp_path: Path) -> None:
         ("- a\n", {}, "is not a mapping"),
         ({"users": []}, {}, "user 'u' of context 'production' is not defined"),
         ({"clusters": [{"name": "c", "cluster": {}}]}, {}, "has no server"),
+        (
+            {"users": [{"name": "u", "user": {"client-key-data": "no base64!"}}]},
+            {},
+            "is no base64",
+        ),
         ({"clusters": []}, {}, "Expected object with name c"),
         ({}, {"as_groups": ("devs",)}, "needs a user"),
     ],
@@ -125,11 +161,11 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(document))
     loaded = load(ClusterConfig(kubeconfig=str(path)), {})
     with pytest.raises(UserError, match=r"me\.pem"):
-        await loaded.credentials.prepare()
+        anyio.run(loaded.credentials.prepare)
     for name in ("me.pem", "me.key"):
         (folder / name).write_text("x")
     loaded = load(ClusterConfig(kubeconfig=str(path)), {})
-    await loaded.credentials.prepare()
+    anyio.run(loaded.credentials.prepare)
     configuration = loaded.configuration
     assert (configuration.host, configuration.tls_server_name, configuration.proxy) == (
         "https://x:1",
@@ -144,5 +180,5 @@ async def test_basic_authentication(tmp_path: Path) -> None:
     loaded = load(
         ClusterConfig(kubeconfig=str(write(tmp_path / "a", "a", "a", user={"username": "u", "password": "p"}))), {}
     )
-    await loaded.credentials.prepare()
+    anyio.run(loaded.credentials.prepare)
     assert await loaded.credentials.authorization() == "Basic " + base64.b64encode(b"u:p").decode()
