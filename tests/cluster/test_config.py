@@ -161,11 +161,11 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(document))
     loaded = load(ClusterConfig(kubeconfig=str(path)), {})
     with pytest.raises(UserError, match=r"me\.pem"):
-        anyio.run(loaded.credentials.prepare)
+        await loaded.credentials.prepare()
     for name in ("me.pem", "me.key"):
         (folder / name).write_text("x")
     loaded = load(ClusterConfig(kubeconfig=str(path)), {})
-    anyio.run(loaded.credentials.prepare)
+    await loaded.credentials.prepare()
     configuration = loaded.configuration
     assert (configuration.host, configuration.tls_server_name, configuration.proxy) == (
         "https://x:1",
@@ -180,5 +180,5 @@ async def test_basic_authentication(tmp_path: Path) -> None:
     loaded = load(
         ClusterConfig(kubeconfig=str(write(tmp_path / "a", "a", "a", user={"username": "u", "password": "p"}))), {}
     )
-    anyio.run(loaded.credentials.prepare)
+    await loaded.credentials.prepare()
     assert await loaded.credentials.authorization() == "Basic " + base64.b64encode(b"u:p").decode()
