@@ -226,15 +226,15 @@ async def test_the_end_is_when_a_limit_passed(script: Any, after: float, limits:
 
 
 @pytest.mark.parametrize("changes", [
-    {"limits": replace(QUICK, total=0.35)},
-    {"shapes": (Shape(prompt="hello", max_tokens=8, cancel_after=CancelAfter(time=0.35)),)},
+    {"limits": Limits(total=0.35)},
+    {"limits": Limits(), "shapes": (Shape(prompt="hello", max_tokens=8, cancel_after=CancelAfter(time=0.35)),)},
 ])  # fmt: skip
 async def test_an_answer_that_is_over_when_a_limit_passes_is_judged_by_its_end(changes: dict[str, Any]) -> None:
     async def script(conversation: Conversation) -> None:
         await conversation.write(OK_SSE)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.1)
         conversation.writer.write(b"".join(chunk(body(payload)) for payload in ALL) + LAST_CHUNK)
-        time.sleep(0.3)  # noqa: ASYNC251 - then the loop, which is the probe's too, finds the answer and the timer
+        time.sleep(0.4)  # noqa: ASYNC251 - then the loop, which is the probe's too, finds the answer and the timer
 
     request = await ask_script(script, **changes)
     assert (request.outcome, request.limit) == (Outcome.COMPLETE, None)
