@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import io
 import json
 import os
@@ -51,6 +52,8 @@ _COMMAND = "/usr/local/bin/chaosrunner"
 _PACKAGE = Path(chaosrunner.__file__).parent
 _WORKLOAD = ("__init__.py", "errors.py", "lab/__init__.py", "lab/workload/**/*.py")
 _WORKLOAD_NEEDS = ("pyyaml", "certifi")
+_OPTIONAL = ("h2",)
+"""Packages of extras that a run makes use of."""
 
 _NOT_OF_PYTHON = (
     *("test", "tests", "_test*", "_ctypes_test*", "xx*", "_xx*", "idlelib", "lib2to3", "turtledemo", "tkinter"),
@@ -100,7 +103,8 @@ def workload() -> Image:
 
 
 def runner() -> Image:
-    """Python, chaosrunner and all that it needs, with the entry point `chaosrunner`. Shares its base with `workload`.
+    """Python, chaosrunner and all that it needs, with the entry point `chaosrunner`; HTTP/2 where it is installed here.
+    Shares its base with `workload`.
 
     Raises `UserError` where chaosrunner or something that it needs was not installed as a package.
     """
@@ -108,7 +112,7 @@ def runner() -> Image:
     for kind in ("playbooks", "drills"):
         # A wheel has these in the package, a checkout beside it.
         code |= {Path("shipped", kind, file.name): file for file in (_PACKAGE.parent / kind).glob("*.yaml")}
-    needed = _closure(("chaosrunner",))
+    needed = _closure(("chaosrunner", *filter(importlib.util.find_spec, _OPTIONAL)))
 
     def contents() -> list[Layer]:
         base, packages, own = _base(), Layer(), _layer_of_code(code)
