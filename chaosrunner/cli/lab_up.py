@@ -54,7 +54,8 @@ def _up_real(spec: dict[str, Any], state: Path, output: str) -> None:
     with real_lab.nameless() as written:
         written.write_text(json.dumps(spec))
         nodes = str(spec["nodes"])
-        told = real_lab.call("up", state, "--nodes", nodes, "--spec", str(written), tell=partial(click.echo, err=True))
+        arguments = ("--nodes", nodes, "--spec", str(written), "--until-stdin-closes")
+        told = real_lab.call("up", state, *arguments, tell=partial(click.echo, err=True))
     if output == "json":
         print_json_line(told)
         return

@@ -52,7 +52,8 @@ def command(verb: str, state: Path | None, *arguments: str) -> list[str]:
 
 
 def call(verb: str, state: Path | None, *arguments: str, tell: Tell) -> dict[str, Any]:
-    """Runs a verb to its end; returns what it answered. An interruption ends it in order.
+    """Runs a verb to its end; returns what it answered. An interruption ends it in order, and so does our death where
+    the verb is told to end when its stdin closes.
 
     Raises UserError where the program says that the user can mend it, Refused for all else that went wrong.
     """
@@ -61,7 +62,7 @@ def call(verb: str, state: Path | None, *arguments: str, tell: Tell) -> dict[str
         with said.path.open("wb") as errors, answer.open("wb") as output:
             process = subprocess.Popen(
                 command(verb, state, *arguments),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=errors,
                 start_new_session=True,  # Ctrl-C comes to it through us, once
@@ -73,6 +74,9 @@ def call(verb: str, state: Path | None, *arguments: str, tell: Tell) -> dict[str
             process.send_signal(signal.SIGTERM)
             _ended(process, STOP_LIMIT)
             raise
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
         if process.returncode:
             raise said.error(process.returncode)
         said.end()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psutil import process_iter
 
 from chaosrunner.journal.process import start_time
 from tests.cli.command import ROOT
@@ -163,3 +164,16 @@ def test_a_rehearsal_on_a_lab_of_its_own_that_is_killed(tmp_path_factory: pytest
     assert not (folder / "s").exists()
     done = call("run", "lab-drain-node", "--timelines", folder / "t", code=2)
     assert "names no endpoint.url" in done.stderr  # nothing that the rehearsal left is in the way
+
+
+def test_a_lab_that_is_coming_up_ends_with_its_command(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Else the program that brings it up would go on, and meet with whatever stands there next."""
+    folder = tmp_path_factory.mktemp("up") / "s"
+    arguments = line("lab", "up", "--real", "--nodes", "1", "--state", folder)
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as up:
+        assert up.stderr is not None
+        assert any(said.startswith("creating the workload") for said in up.stderr)
+        up.kill()
+    wait_for(lambda: not any(str(folder) in " ".join(one.info["cmdline"] or ()) for one in process_iter(["cmdline"])))
+    call("lab", "down", "--state", folder)
+    assert not folder.exists()

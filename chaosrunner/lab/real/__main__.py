@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     up = verb("up", _up, "bring up a lab that stays")
     up.add_argument("--nodes", type=int, help="besides node infra; 3, or as many as the spec says")
     up.add_argument("--spec", type=Path, help="JSON file: a drill's `lab:` section, to be deployed")
+    up.add_argument("--until-stdin-closes", action="store_true", help="end if stdin closes before the lab is up")
     on = verb("serve", _serve, "serve a drill's workload until told to end, on the lab that stands or one of its own")
     on.add_argument("--spec", type=Path, required=True)
     on.add_argument("--until-stdin-closes", action="store_true")
@@ -122,7 +123,7 @@ def _image(options: argparse.Namespace) -> None:
 def _up(options: argparse.Namespace) -> None:
     spec = specs.read(options.spec.read_bytes()) if options.spec else None
     nodes = options.nodes if options.nodes is not None else (spec or specs.LabSpec()).nodes
-    _answer(serve.up(_state(options), nodes, spec, _tell))
+    _answer(serve.up(_state(options), nodes, spec, _tell, until_stdin_closes=options.until_stdin_closes))
 
 
 def _serve(options: argparse.Namespace) -> None:

@@ -26,11 +26,16 @@ class _Ended(BaseException):
     """This process was told to end; raised wherever it is, so that whatever began is undone."""
 
 
-def up(state: State, nodes: int, spec: LabSpec | None, tell: Tell) -> dict[str, Any]:
+def up(
+    state: State, nodes: int, spec: LabSpec | None, tell: Tell, *, until_stdin_closes: bool = False
+) -> dict[str, Any]:
     """Bring up a lab that stays, with a workload on it if there is a spec; returns what there is to tell.
 
-    Raises as `outside.up`, and NotUp if the workload does not come to serve; the lab is then ended again.
+    `until_stdin_closes`: whoever holds the other end of stdin is gone, if it closes before the lab is up, and the lab
+    goes too. Raises as `outside.up`, and NotUp if the workload does not come to serve; the lab is then ended again.
     """
+    if until_stdin_closes:
+        _end_with_stdin()
     told = outside.up(state, nodes, tell)
     try:
         if spec is None:
@@ -46,8 +51,9 @@ def up(state: State, nodes: int, spec: LabSpec | None, tell: Tell) -> dict[str, 
                 state.tell(line)  # `status` tells of the workload too
                 return line
     except BaseException:
-        # The logs stay, for whoever wants to know why.
-        outside.end(state)
+        # The logs stay, for whoever wants to know why; another lab that may stand there by now does too.
+        if state.keeper() == told["pid"]:
+            outside.end(state)
         raise
 
 
@@ -123,13 +129,16 @@ def _end_when_told(until_stdin_closes: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
     if until_stdin_closes:
+        _end_with_stdin()
 
-        def wait() -> None:
-            while os.read(0, 4096):
-                pass
-            os.kill(os.getpid(), signal.SIGTERM)
 
-        threading.Thread(target=wait, daemon=True).start()
+def _end_with_stdin() -> None:
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _enter(state: State, told: dict[str, Any]) -> Api:

@@ -86,7 +86,7 @@ def serving(
     workload does not come to serve, NotRemoved if it does not go in the end.
     """
     tell("creating the workload")
-    deploy(api, spec, places)
+    deploy(api, spec, places, stays=stays)
     try:
         tell("waiting until it serves")
         found = wait(api, spec, places, log)
@@ -98,8 +98,11 @@ def serving(
             remove(api, places, force=True)
 
 
-def deploy(api: Api, spec: LabSpec, places: Places) -> None:
-    """Create all objects of a workload, or none. UserError for namespaces that exist and manifests that are refused."""
+def deploy(api: Api, spec: LabSpec, places: Places, *, stays: bool = False) -> None:
+    """Create all objects of a workload, or none; `stays`: what there is of it may stay all the same.
+
+    UserError for namespaces that exist and manifests that are refused.
+    """
     for name in (places.namespace, places.system_namespace):
         if api.find(_namespace(name)) is not None:
             raise UserError(f"namespace {name} exists on the lab: a workload serves there, or was left behind")
@@ -114,7 +117,8 @@ def deploy(api: Api, spec: LabSpec, places: Places) -> None:
             except (ApiError, UserError) as error:
                 raise UserError(f"lab.manifests[{index}]: {error}") from None
     except BaseException:
-        remove(api, places, force=True)
+        if not stays:
+            remove(api, places, force=True)
         raise
 
 
