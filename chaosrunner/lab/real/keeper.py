@@ -63,6 +63,7 @@ def main() -> int:
         state.note_keeper(first)
         return 0
     mounts.make_private([state.folder, cache()])
+    os.environ["TMPDIR"] = str(mounts.TEMPORARY)
     keeper = os.fork()
     if keeper:
         return _reap(keeper)

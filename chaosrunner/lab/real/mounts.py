@@ -27,6 +27,9 @@ SETTINGS = {
 
 _RUN = Path("/run")
 
+TEMPORARY = _RUN / "tmp"
+"""For what the lab's programs put aside: a kubelet that is killed does not clear it."""
+
 _MACHINE = _RUN / "machine"
 """The machine's files with nothing over them."""
 
@@ -40,6 +43,7 @@ def make_private(own: Sequence[Path]) -> None:
     kept = [folder for folder in own if any(folder.is_relative_to(covered) for covered in _COVERED)]
     syscalls.mount("tmpfs", _RUN, "tmpfs", data="mode=755")
     (_RUN / "netns").mkdir()
+    TEMPORARY.mkdir()
     _bind(Path("/"), _made(_MACHINE))
     syscalls.mount("none", _MACHINE, None, syscalls.MS_RECURSIVE | syscalls.MS_PRIVATE)
     for index, folder in enumerate(kept):
