@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from chaosrunner.analysis.facts import ALL, Throughput
@@ -25,7 +27,7 @@ def throughput(picture: Picture) -> Throughput:
         requests=rate(float(np.count_nonzero(served))),
         successes=rate(float(np.count_nonzero(good))),
         tokens=rate(float(known.sum())) if len(known) and len(known) == len(tokens) else None,
-        in_flight_mean=rate(float((requests.ended[served] - requests.sent[served]).sum())),
+        in_flight_mean=rate(math.fsum(requests.ended[served] - requests.sent[served])),  # in whatever order they ended
         in_flight_max=_most(requests.sent[served], requests.ended[served]),
     )
 

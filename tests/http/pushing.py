@@ -82,12 +82,15 @@ def descriptors() -> int:
 
 @asynccontextmanager
 async def nothing_left_open() -> AsyncIterator[None]:
-    """Descriptors are as many as before, once the server's ends have closed too, some turns of the loop later."""
+    """Descriptors are no more than before, once the server's ends have closed too, some turns of the loop later.
+
+    They may be fewer: what earlier tests left goes with the garbage.
+    """
     Stamps(Clock())  # its one descriptor stays as long as the process
     before = descriptors()
     yield
     for _ in range(50):
-        if descriptors() == before:
+        if descriptors() <= before:
             return
         await asyncio.sleep(0.02)
-    assert descriptors() == before
+    assert descriptors() <= before
