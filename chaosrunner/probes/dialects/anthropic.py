@@ -12,7 +12,6 @@ import msgspec
 
 from chaosrunner.probes.dialects.base import (
     ANSWER,
-    DONE,
     LAST,
     MALFORMED,
     NOTHING,
@@ -22,6 +21,7 @@ from chaosrunner.probes.dialects.base import (
     Frame,
     count,
     read_error,
+    unreadable,
 )
 from chaosrunner.probes.framing import Event
 from chaosrunner.timeline.rows import Usage
@@ -72,11 +72,7 @@ class Anthropic(Dialect):
         try:
             said = _decode(data)
         except UNREADABLE:
-            if data.strip() == DONE:
-                return LAST
-            if event.name == "error":
-                return Frame(error=read_error(data))
-            return MALFORMED if data else NOTHING
+            return unreadable(event)
         match said.type or event.name:
             case "content_block_delta" if said.delta is not None:
                 return _part(said.delta)

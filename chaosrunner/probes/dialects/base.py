@@ -78,6 +78,15 @@ class Dialect(ABC):
         """The meaning of a whole answer that was not to be a stream."""
 
 
+def unreadable(event: Event) -> Frame:
+    """The meaning of an event whose data is no JSON of its API: the mark that closes, an error in words, or none."""
+    if event.data.strip() == DONE:
+        return LAST
+    if event.name == "error":
+        return Frame(error=read_error(event.data))
+    return MALFORMED if event.data else NOTHING
+
+
 def read_error(data: bytes) -> StreamError:
     """Text and code of an error event, whose data may be JSON or plain text."""
     try:

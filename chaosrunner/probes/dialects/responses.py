@@ -13,8 +13,6 @@ import msgspec
 
 from chaosrunner.probes.dialects.base import (
     ANSWER,
-    DONE,
-    LAST,
     MALFORMED,
     NOTHING,
     THOUGHT,
@@ -25,6 +23,7 @@ from chaosrunner.probes.dialects.base import (
     count,
     error_of,
     read_error,
+    unreadable,
 )
 from chaosrunner.probes.framing import Event
 from chaosrunner.timeline.rows import Usage
@@ -91,11 +90,7 @@ class Responses(Dialect):
         try:
             said = _decode(data)
         except UNREADABLE:
-            if data.strip() == DONE:
-                return LAST
-            if event.name == "error":
-                return Frame(error=read_error(data))
-            return MALFORMED if data else NOTHING
+            return unreadable(event)
         kind = said.type or event.name
         if kind.endswith(".delta"):
             if not said.delta:
