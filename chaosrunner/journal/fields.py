@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from chaosrunner.cluster.resources import Object
-from chaosrunner.journal.journal import Connection, Entry, Field, State
+from chaosrunner.journal.journal import Connection, Entry, Field, Made, State
 from chaosrunner.journal.process import Process
 from chaosrunner.timeline import rows
 
-ANNOTATION = "chaosrunner.dev/undo"
-"""Annotation on a changed object: a `Note` as JSON. It is enough to undo the change where the journal is lost."""
+ANNOTATION = "chaosrunner.dev/undo."
+"""With an entry's id behind it the annotation on an object that the entry changed or created: a `Note` as JSON. It is
+enough to undo the change where the journal is lost."""
 
 FENCE = "chaosrunner.dev/fence"
 """Annotation that is set and taken away again, only to move an object's version (see `fence`)."""
@@ -28,17 +29,20 @@ MANAGER = "chaosrunner"
 Operation = dict[str, Any]
 
 
-class Note(msgspec.Struct, kw_only=True, frozen=True):
+class Note(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """What the annotation holds."""
 
     run: str
     entry: str
     drill: str
     fault: str
-    fields: tuple[Field, ...]
+    fields: tuple[Field, ...] = ()
+    made: Made | None = None
     owner: Process
     wall: float
     """Unix seconds when the change was announced."""
+    ends: float | None = None
+    """Unix seconds at which the target takes it back by itself."""
 
 
 class Decision(msgspec.Struct, kw_only=True, frozen=True):
@@ -64,35 +68,61 @@ def same(one: Any, other: Any) -> bool:
     return one == other or (one in (None, False) and other in (None, False))
 
 
-def note_of(obj: Object) -> Note | None:
-    """The undo annotation of an object; None where there is none, or none that we can read."""
-    raw = get(obj, _annotation_path())
-    if not isinstance(raw, str):
-        return None
-    try:
-        return msgspec.json.decode(raw, type=Note)
-    except msgspec.DecodeError:
-        return None
+def value(obj: Object, field: Field) -> Any:
+    """The field's value; of an element of a list, the one that its keys identify; None where it is absent."""
+    found = get(obj, field.path)
+    if not field.keys:
+        return found
+    index = _index(found, field)
+    return None if index is None else found[index]
 
 
-def change(obj: Object, entry: Entry) -> list[Operation]:
-    """The patch that makes `entry`'s change on `obj` and annotates it."""
-    note = Note(
+def notes_of(obj: Object) -> list[Note]:
+    """The undo annotations of an object, oldest first, without those that we cannot read."""
+    found = []
+    for name, raw in (get(obj, "/metadata/annotations") or {}).items():
+        if name.startswith(ANNOTATION):
+            try:
+                found.append(msgspec.json.decode(raw, type=Note))
+            except (msgspec.DecodeError, TypeError):
+                continue
+    return sorted(found, key=lambda note: note.wall)
+
+
+def noted(obj: Object, entry: Entry) -> bool:
+    """Whether the object carries this entry's annotation."""
+    return annotation(entry) in (get(obj, "/metadata/annotations") or {})
+
+
+def annotation(entry: Entry) -> str:
+    """Name of an entry's annotation."""
+    return ANNOTATION + entry.entry
+
+
+def note(entry: Entry) -> str:
+    """Value of an entry's annotation."""
+    made = Note(
         run=entry.run,
         entry=entry.entry,
         drill=entry.drill,
         fault=entry.fault,
         fields=entry.fields,
+        made=entry.made,
         owner=entry.owner,
         wall=entry.wall,
+        ends=entry.ends,
     )
-    annotation = msgspec.json.encode(note).decode()
+    return msgspec.json.encode(made).decode()
+
+
+def change(obj: Object, entry: Entry) -> list[Operation]:
+    """The patch that makes `entry`'s change on `obj` and annotates it."""
     annotate: list[Operation] = (
-        [{"op": "add", "path": _annotation_path(), "value": annotation}]
+        [{"op": "add", "path": _annotation_path(annotation(entry)), "value": note(entry)}]
         if get(obj, "/metadata/annotations") is not None
-        else [{"op": "add", "path": "/metadata/annotations", "value": {ANNOTATION: annotation}}]
+        else [{"op": "add", "path": "/metadata/annotations", "value": {annotation(entry): note(entry)}}]
     )
-    changes = [_assign(obj, field.path, field.desired) for field in entry.fields]
+    changes = [_assign(obj, field, field.desired) for field in entry.fields]
     return [*_unchanged(obj), *(op for op in changes if op is not None), *annotate]
 
 
@@ -105,26 +135,26 @@ def undo(obj: Object, entry: Entry, state: State) -> Decision:
     """
     if entry.target.uid is not None and get(obj, "/metadata/uid") != entry.target.uid:
         return Decision(state="already_undone", detail="undone_by_removal: another object has this name now")
-    note = note_of(obj)
-    ours = note is not None and note.entry == entry.entry
+    ours = noted(obj, entry)
     restore: list[Operation] = []
     restored: list[str] = []
     foreign: list[str] = []
     for field in entry.fields:
-        now = get(obj, field.path)
+        now = value(obj, field)
         if same(now, field.previous):
             continue
-        writers = _managers(obj, field.path)
+        # An atomic list has one writer for all of its elements: that says nothing about ours.
+        writers = {MANAGER} if field.keys else _managers(obj, field.path)
         others = sorted(writers - {MANAGER})
-        proven = ours or (note is None and state != "intent" and writers == {MANAGER})
+        proven = ours or (state != "intent" and writers == {MANAGER} and not _noted_since(obj, entry, field))
         if proven and same(now, field.desired) and not others:
-            operation = _assign(obj, field.path, field.previous)
+            operation = _assign(obj, field, field.previous)
             restore += [operation] if operation is not None else []
             restored.append(field.path)
         else:
             foreign.append(f"{field.path} is {now!r}" + (f", written by {', '.join(others)}" if others else ""))
     if ours:
-        restore.append(_drop_annotation(obj))
+        restore.append(_drop_annotation(obj, annotation(entry)))
     final: State
     if foreign:
         final = "changed_by_others" if ours or state != "intent" else "not_applied"
@@ -164,15 +194,19 @@ def command(entry: Entry) -> str:
         flags.append(f"--context {entry.connection.context}")
     if entry.target.namespace:
         flags.append(f"--namespace {entry.target.namespace}")
-    merge: dict[str, Any] = {"metadata": {"annotations": {ANNOTATION: None}}}
+    merge: dict[str, Any] = {"metadata": {"annotations": {annotation(entry): None}}}
+    by_hand = []
     for field in entry.fields:
+        if field.keys:
+            by_hand.append(f"and put {_identity(field)} of {field.path} back to {field.previous!r}")
+            continue
         *parents, last = _tokens(field.path)
         at = merge
         for token in parents:
             at = at.setdefault(token, {})
         at[last] = field.previous
     patch = msgspec.json.encode(merge).decode()
-    return " ".join(["kubectl", *flags, "patch", kind, name, "--type=merge", f"-p '{patch}'"])
+    return "; ".join([" ".join(["kubectl", *flags, "patch", kind, name, "--type=merge", f"-p '{patch}'"]), *by_hand])
 
 
 def entry(note: Note, target: rows.Target, resource: str, connection: Connection) -> Entry:
@@ -185,9 +219,11 @@ def entry(note: Note, target: rows.Target, resource: str, connection: Connection
         target=target,
         resource=resource,
         fields=note.fields,
+        made=note.made,
         connection=connection,
         owner=note.owner,
         wall=note.wall,
+        ends=note.ends,
     )
 
 
@@ -198,17 +234,52 @@ def _unchanged(obj: Object) -> list[Operation]:
     ]
 
 
-def _assign(obj: Object, path: str, value: Any) -> Operation | None:
-    if value is not None:
-        return {"op": "add", "path": path, "value": value}  # RFC 6902 4.1: `add` replaces what is there
-    return {"op": "remove", "path": path} if get(obj, path) is not None else None
+def _assign(obj: Object, field: Field, wanted: Any) -> Operation | None:
+    """The operation that gives the field this value; None where there is nothing to do."""
+    if not field.keys:
+        if wanted is not None:
+            return {"op": "add", "path": field.path, "value": wanted}  # RFC 6902 4.1: `add` replaces what is there
+        return {"op": "remove", "path": field.path} if get(obj, field.path) is not None else None
+    elements = get(obj, field.path)
+    index = _index(elements, field)
+    if wanted is None:
+        if index is None:
+            return None
+        return {"op": "remove", "path": field.path if len(elements) == 1 else f"{field.path}/{index}"}
+    if index is not None:
+        return {"op": "replace", "path": f"{field.path}/{index}", "value": wanted}
+    if elements is None:
+        return {"op": "add", "path": field.path, "value": [wanted]}
+    return {"op": "add", "path": f"{field.path}/-", "value": wanted}
 
 
-def _annotation_path(name: str = ANNOTATION) -> str:
+def _index(elements: Any, field: Field) -> int | None:
+    """Position of the list's element that the field is; None where there is none."""
+    identity = field.desired if field.desired is not None else field.previous
+    for index, element in enumerate(elements if isinstance(elements, list) else []):
+        if all(element.get(key) == identity.get(key) for key in field.keys):
+            return index
+    return None
+
+
+def _identity(field: Field) -> str:
+    identity = field.desired if field.desired is not None else field.previous
+    return "/".join(str(identity.get(key)) for key in field.keys)
+
+
+def _noted_since(obj: Object, entry: Entry, field: Field) -> bool:
+    """Whether another change of ours to the same field is on the object."""
+    return any(
+        other.entry != entry.entry and any(f.path == field.path and f.keys == field.keys for f in other.fields)
+        for other in notes_of(obj)
+    )
+
+
+def _annotation_path(name: str) -> str:
     return "/metadata/annotations/" + name.replace("~", "~0").replace("/", "~1")
 
 
-def _drop_annotation(obj: Object, name: str = ANNOTATION) -> Operation:
+def _drop_annotation(obj: Object, name: str) -> Operation:
     last = set(get(obj, "/metadata/annotations")) == {name}
     return {"op": "remove", "path": "/metadata/annotations" if last else _annotation_path(name)}
 

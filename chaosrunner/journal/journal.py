@@ -63,6 +63,53 @@ class Field(msgspec.Struct, kw_only=True, frozen=True):
     """JSON pointer (RFC 6901) from the object's root; its parent exists."""
     previous: Any
     desired: Any
+    keys: tuple[str, ...] = ()
+    """Where the path leads to a list and the field is one of its elements: what identifies the element, as the API's
+    `x-kubernetes-list-map-keys` do. The others, and their order, are nobody's business."""
+
+
+class Injected(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="made", tag="injected"):
+    """An ephemeral container in the entry's Pod, that makes an effect and ends it by itself."""
+
+    container: str
+    image: str
+    pull_policy: str = "IfNotPresent"
+    target_container: str | None = None
+    """The container whose processes it sees; None where it is about the Pod's network."""
+
+
+class Created(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="made", tag="created"):
+    """An object that did not exist before; it carries the undo annotation from its first moment."""
+
+    spec: dict[str, Any] = {}
+    """As we sent it: an object that somebody changed since is left alone."""
+
+
+class Toxic(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="made", tag="toxic"):
+    """A setting of a proxy that speaks Toxiproxy's API; its name holds the entry's id."""
+
+    url: str
+    """Base URL of the API."""
+    proxy: str
+    toxic: dict[str, Any] = {}
+    """As we sent it: name, type, stream, toxicity, attributes."""
+
+
+class Ran(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="made", tag="ran"):
+    """A command of the user's that changed something."""
+
+    undo: tuple[str, ...] | None = None
+    """Program and arguments, without a shell; None where nothing can be undone."""
+    verify_undone: tuple[str, ...] | None = None
+    timeout: float = 30.0
+    """Of each of them, seconds."""
+    folder: str = "."
+    """Where they are started."""
+    environment: dict[str, str] = {}
+    """What is set beside the process's own environment; no secrets."""
+
+
+Made = Injected | Created | Toxic | Ran
 
 
 class Entry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="line", tag="intent"):
@@ -74,12 +121,17 @@ class Entry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_f
     fault: str
     target: rows.Target
     resource: str
-    """API path of the object, `/api/v1/nodes/n1`."""
-    fields: tuple[Field, ...]
+    """API path of the object, `/api/v1/nodes/n1`; empty where it is none of the cluster's."""
+    fields: tuple[Field, ...] = ()
+    """What was changed of an object that was there before."""
+    made: Made | None = None
+    """What was made beside; None where only fields were changed."""
     connection: Connection
     owner: process.Process
     wall: float
     """Unix seconds."""
+    ends: float | None = None
+    """Unix seconds at which the target takes it back by itself at the latest; None: it stays until it is undone."""
 
 
 class Mark(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="line", tag="mark"):
@@ -89,6 +141,11 @@ class Mark(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_fi
     state: State
     wall: float
     detail: str | None = None
+
+
+def new_name() -> str:
+    """An entry's id: short enough for names of objects, and no other run's."""
+    return uuid.uuid4().hex[:12]
 
 
 class Journal:
@@ -118,22 +175,34 @@ class Journal:
         self._file = _Appender(path)
         self._states: dict[str, tuple[Entry, State]] = {}
 
-    async def intend(self, *, fault: str, target: rows.Target, resource: str, fields: Sequence[Field]) -> Entry:
+    async def intend(
+        self,
+        *,
+        fault: str,
+        target: rows.Target,
+        resource: str = "",
+        fields: Sequence[Field] = (),
+        made: Made | None = None,
+        ends: float | None = None,
+        name: str | None = None,
+    ) -> Entry:
         """Announces a change; returns when the announcement is on the disk, and only then may the call be sent.
 
-        Raises JournalLost.
+        `name`: the entry's id (see `new_name`), where what is made is named after it. Raises JournalLost.
         """
         entry = Entry(
-            entry=uuid.uuid4().hex[:12],
+            entry=name or new_name(),
             run=self._run,
             drill=self._drill,
             fault=fault,
             target=target,
             resource=resource,
             fields=tuple(fields),
+            made=made,
             connection=self._connection,
             owner=self._owner,
             wall=time.time(),
+            ends=ends,
         )
         await self._file.append(entry)
         self._note(entry, "intent", None)

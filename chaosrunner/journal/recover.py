@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
+
+import anyio
 
 from chaosrunner.cluster.resources import NODES
 from chaosrunner.cluster.session import ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
-from chaosrunner.journal import fields, process
+from chaosrunner.journal import fields, lock, process
 from chaosrunner.journal.journal import Connection, Entry, Reopened, State
 from chaosrunner.journal.undo import UndoResult, mark, result, undo_entry
 from chaosrunner.timeline import rows
@@ -24,41 +26,54 @@ def _nowhere(_: rows.Row) -> None:
 
 
 async def recover(
-    journals: Iterable[Path], connect: Connect, *, emit: Emit = _nowhere, foreign: bool = False
+    journals: Iterable[Path],
+    connect: Connect,
+    *,
+    emit: Emit = _nowhere,
+    foreign: bool = False,
+    patience: float = 0.0,
 ) -> list[UndoResult]:
     """Undoes every open entry of the journals, newest first, each also when another fails. Idempotent.
 
     Entries of a run that is alive are left alone; those of a run on another host too, since nobody here can
-    tell whether it is alive, unless `foreign` says that it is not. A journal that cannot be read is a failed result
-    of its own, the last, and keeps no other from being undone.
+    tell whether it is alive, unless `foreign` says that it is not; and those that somebody else undoes at this moment.
+    A journal that cannot be read is a failed result of its own, the last, and keeps no other from being undone. For
+    `patience` seconds a cluster that is away is asked again.
     """
-    ledgers: list[Reopened] = []
-    unreadable: list[UndoResult] = []
-    for path in journals:
-        try:
-            ledgers.append(Reopened(path))
-        except OSError as error:
-            unreadable.append(_unreadable(path, error))
-    work = [(entry, ledger) for ledger in ledgers for entry in ledger.open()]
-    work.sort(key=lambda item: item[0].wall, reverse=True)
-    results: dict[str, UndoResult] = {}
-    by_cluster: dict[Connection, list[tuple[Entry, Reopened]]] = {}
-    for entry, ledger in work:
-        if left := _left_alone(entry, foreign):
-            results[entry.entry] = left
-        else:
-            by_cluster.setdefault(entry.connection, []).append((entry, ledger))
-    for connection, items in by_cluster.items():
-        try:
-            async with connect(connection) as cluster:
+    until = anyio.current_time() + patience
+    with ExitStack() as locks:
+        ledgers: list[Reopened] = []
+        unreadable: list[UndoResult] = []
+        busy: set[Path] = set()
+        for path in journals:
+            try:
+                try:
+                    locks.enter_context(lock.held(path))
+                except lock.Busy:
+                    busy.add(path)
+                ledgers.append(Reopened(path))
+            except OSError as error:
+                unreadable.append(_unreadable(path, error))
+        work = [(entry, ledger) for ledger in ledgers for entry in ledger.open()]
+        work.sort(key=lambda item: item[0].wall, reverse=True)
+        results: dict[str, UndoResult] = {}
+        by_cluster: dict[Connection, list[tuple[Entry, Reopened]]] = {}
+        for entry, ledger in work:
+            if left := left_alone(entry, foreign, busy=ledger.path in busy):
+                results[entry.entry] = left
+            else:
+                by_cluster.setdefault(entry.connection, []).append((entry, ledger))
+        for connection, items in by_cluster.items():
+            try:
+                async with connect(connection) as cluster:
+                    for entry, ledger in items:
+                        results[entry.entry] = await undo_entry(cluster, ledger, entry, emit, until=until)
+            except (Unreachable, UserError) as error:
                 for entry, ledger in items:
-                    results[entry.entry] = await undo_entry(cluster, ledger, entry, emit)
-        except (Unreachable, UserError) as error:
-            for entry, ledger in items:
-                if entry.entry not in results:
-                    await mark(ledger, entry, "undo_failed", str(error))
-                    results[entry.entry] = result(entry, "undo_failed", str(error))
-    return [*(results[entry.entry] for entry, _ in work), *unreadable]
+                    if entry.entry not in results:
+                        await mark(ledger, entry, "undo_failed", str(error))
+                        results[entry.entry] = result(entry, "undo_failed", str(error))
+        return [*(results[entry.entry] for entry, _ in work), *unreadable]
 
 
 async def recover_annotated(
@@ -78,7 +93,7 @@ async def recover_annotated(
     entries.sort(key=lambda entry: entry.wall, reverse=True)
     results = []
     for entry in entries:
-        results.append(_left_alone(entry, foreign) or await undo_entry(cluster, _Unwritten(), entry, emit))
+        results.append(left_alone(entry, foreign) or await undo_entry(cluster, _Unwritten(), entry, emit))
     return results
 
 
@@ -93,11 +108,9 @@ async def annotated(cluster: Cluster, connection: Connection) -> list[Entry]:
         raise UserError(str(error)) from error
     entries = []
     for node in nodes:
-        note = fields.note_of(node)
-        if note is not None:
-            name = node["metadata"]["name"]
-            target = rows.Target(kind="Node", name=name, uid=node["metadata"]["uid"])
-            entries.append(fields.entry(note, target, NODES.path(name=name), connection))
+        name = node["metadata"]["name"]
+        target = rows.Target(kind="Node", name=name, uid=node["metadata"]["uid"])
+        entries += [fields.entry(note, target, NODES.path(name=name), connection) for note in fields.notes_of(node)]
     return entries
 
 
@@ -114,7 +127,16 @@ class _Unwritten:
         pass
 
 
-def _left_alone(entry: Entry, foreign: bool) -> UndoResult | None:
+def same_cluster(cluster: Cluster, connection: Connection) -> None:
+    """Raises UserError where this is not the run's cluster: an object that is not there would count as undone."""
+    if connection.server not in (None, cluster.server):
+        raise UserError(
+            f"the run was on {connection.server}, and context {cluster.context} is {cluster.server} now; "
+            "give the --kubeconfig and --context that lead there"
+        )
+
+
+def left_alone(entry: Entry, foreign: bool, *, busy: bool = False) -> UndoResult | None:
     """The result of an entry that is not to be undone now; None where it is."""
     owner = entry.owner
     match process.liveness(owner):
@@ -123,6 +145,10 @@ def _left_alone(entry: Entry, foreign: bool) -> UndoResult | None:
         case "unknown" if not foreign:
             reason = f"its run was started on {owner.host}; nobody here can tell whether it is alive"
             return result(entry, "left_alone", reason)
+        case _ if busy:
+            return result(
+                entry, "left_alone", "its guardian, or another `recover`, undoes it at this moment", alive=True
+            )
         case _:
             return None
 

@@ -110,7 +110,7 @@ async def undo_entry(cluster: Cluster, ledger: Ledger, entry: Entry, emit: Emit,
     while failures < ATTEMPTS:
         away, asked = True, None
         try:
-            decision = await _try(cluster, entry, ledger.state(entry), emit)
+            decision = await _undo_of(entry)(cluster, entry, ledger.state(entry), emit)
         except (Unreachable, UserError) as error:
             decision = fields.Decision(state="undo_failed", detail=f"the cluster cannot be reached: {error}")
         except ApiError as error:
@@ -152,12 +152,36 @@ def result(
         state=state,
         alive=alive,
         detail=detail,
-        command=fields.command(entry) if needs_a_person else None,
+        command=command(entry) if needs_a_person else None,
     )
 
 
-async def _try(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fields.Decision:
-    """Raises Unreachable, and ApiError where the server refuses."""
+def command(entry: Entry) -> str:
+    """What a person types to do what undo could not."""
+    match entry.made:
+        case None:
+            return fields.command(entry)
+        case made:
+            return f"# {entry.fault} of {entry.target.name}: {type(made).__name__} is not known to this version"
+
+
+class Undo(Protocol):
+    """One try to take back what an entry announced, which may be done twice: what it came to. Raises Unreachable,
+    ApiError where somebody refuses, and UserError; it is then tried again."""
+
+    async def __call__(self, cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fields.Decision: ...
+
+
+def _undo_of(entry: Entry) -> Undo:
+    match entry.made:
+        case None:
+            return _put_back
+        case made:
+            raise UserError(f"this version cannot undo what {entry.fault} made ({type(made).__name__})")
+
+
+async def _put_back(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fields.Decision:
+    """Gives an object's fields their previous values. Raises Unreachable, and ApiError where the server refuses."""
     for _ in range(CONFLICTS):
         answer = await cluster.request("GET", entry.resource)
         if answer.status == 404:
@@ -207,7 +231,6 @@ async def _verified(cluster: Cluster, entry: Entry, decision: fields.Decision) -
         return decision  # the patch was accepted
     if answer.status != 200:
         return decision
-    note = fields.note_of(answer.body)
-    if note is not None and note.entry == entry.entry:
+    if fields.noted(answer.body, entry):
         return fields.Decision(state="undo_failed", detail="the patch was accepted, but the object is as it was")
     return decision

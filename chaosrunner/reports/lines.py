@@ -26,6 +26,8 @@ def describe(row: rows.Row) -> str:
             return answer + (f": {one_line(row.message)}" if row.message and not row.ok else "")
         case rows.Journal():
             return f"{row.fault} {row.target.name}: {row.event.replace('_', ' ')}" + _because(row.detail)
+        case rows.Effect():
+            return f"{row.fault} {row.target.name}: {row.event.replace('_', ' ')}, by {row.by}" + _because(row.detail)
         case rows.Clock():
             return f"wall time {row.wall:.6f}"
         case rows.Skew():
@@ -82,7 +84,7 @@ class News:
 
     def has(self, row: rows.Row) -> bool:
         match row:
-            case rows.Run() | rows.Step() | rows.Action():
+            case rows.Run() | rows.Step() | rows.Action() | rows.Effect():
                 return True
             case rows.Journal():
                 return row.event != "intent"

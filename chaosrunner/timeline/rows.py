@@ -102,6 +102,21 @@ class Journal(Base, tag_field="kind", tag="journal"):
     detail: str | None = None
 
 
+class Effect(Base, tag_field="kind", tag="effect"):
+    """What was seen of a fault, looked at from outside: whether it bit, and later whether it is gone."""
+
+    event: Literal["bitten", "not_bitten", "healed", "not_healed", "unknown"]
+    fault: str
+    target: Target
+    by: str
+    """How it was looked at, in words."""
+    step: int | None = None
+    entry: str | None = None
+    """Of the journal."""
+    detail: str | None = None
+    """What was seen."""
+
+
 class Clock(Base, tag_field="kind", tag="clock"):
     """Wall time at `at`; sampled every second, so that a slewed wall clock does not move the rows."""
 
@@ -469,7 +484,7 @@ class Watch(Base, tag_field="kind", tag="watch"):
 
 
 Row = (
-    Run | Step | Action | Journal | Clock | Skew | Prober | Worker | RequestSent | RequestHeaders | Request | Pod
+    Run | Step | Action | Journal | Effect | Clock | Skew | Prober | Worker | RequestSent | RequestHeaders | Request | Pod
     | EndpointSlice | Node | Pdb | Event | Alerts | Watch
 )  # fmt: skip
 """Any row. Decode a line with `msgspec.json.Decoder(Row)`."""

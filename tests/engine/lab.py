@@ -87,10 +87,11 @@ class Lab:
         """Takes away every cordon, undo annotation and Lease."""
 
         async def patch(cluster: Cluster) -> None:
-            body = {"spec": {"unschedulable": None}, "metadata": {"annotations": {ANNOTATION: None}}}
             for node in (await cluster.list(NODES)).items:
                 spec, annotations = node["spec"], node["metadata"].get("annotations", {})
-                if spec.get("unschedulable") or ANNOTATION in annotations:
+                ours = {name: None for name in annotations if name.startswith(ANNOTATION)}
+                if spec.get("unschedulable") or ours:
+                    body = {"spec": {"unschedulable": None}, "metadata": {"annotations": ours}}
                     path, kind = NODES.path(name=node["metadata"]["name"]), "application/merge-patch+json"
                     await cluster.request("PATCH", path, body=body, content_type=kind)
 

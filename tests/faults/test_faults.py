@@ -224,8 +224,7 @@ async def test_a_cordon_is_undone_and_an_operators_cordon_stays(tmp_path: Path) 
         assert answers(applied) == ["accepted", "unchanged"]
         assert (await fault.verify(context)).result == "ok"
         assert [r.action for r in world.actions()] == ["cordon"]
-        note = fields.note_of(world.store.get("nodes", "n1"))
-        assert note is not None
+        (note,) = fields.notes_of(world.store.get("nodes", "n1"))
         assert (note.run, note.drill, note.fields[0].previous) == ("run-1", "drill", None)
         assert not await fault.verify_undone(context)
         assert [r.state for r in await fault.undo(context)] == ["undone"]

@@ -102,7 +102,7 @@ async def test_what_somebody_changed_in_between_is_kept(tmp_path: Path) -> None:
         nodes = [world.node(name) for name in ("n1", "n2", "n3")]
         await died(world, nodes)
         world.schedule("n1", False)  # an operator brought it back
-        world.store.mutate("nodes", "n2", None, lambda node: node["metadata"]["annotations"].pop(fields.ANNOTATION))
+        world.store.mutate("nodes", "n2", None, lambda node: node["metadata"]["annotations"].clear())
 
         results = await recover(journals(world), opener)
 
@@ -112,7 +112,7 @@ async def test_what_somebody_changed_in_between_is_kept(tmp_path: Path) -> None:
             ("n1", "already_undone"),
         ]
         assert [world.unschedulable(n) for n in ("n1", "n2", "n3")] == [False, True, None]
-        assert fields.note_of(world.store.get("nodes", "n1")) is None
+        assert fields.notes_of(world.store.get("nodes", "n1")) == []
 
 
 @pytest.mark.anyio
