@@ -68,6 +68,8 @@ class Ready(msgspec.Struct):
     pod_header: str | None = None
     service: str | None = None
     """URL of the model's own Service, past the gateway; a real lab has one."""
+    toxiproxy: str | None = None
+    """Base URL of Toxiproxy's API, for the links between the gateway and the replicas."""
     network: str | None = None
     """Network namespace in which all its addresses are; None where they are the machine's own."""
 
@@ -208,8 +210,10 @@ def towards(bound: BoundDrill, ready: Ready) -> tuple[BoundDrill, ClusterConfig]
     if prometheus is not None:
         update: dict[str, Any] = {"url": ready.prometheus, "headers": {}, "ca": None, "insecure": False}
         prometheus = prometheus.model_copy(update=update) if ready.prometheus else None
+    toxiproxy = drill.drivers.toxiproxy.model_copy(update={"url": ready.toxiproxy, "proxy": "{{ pod }}"})
     turned = drill.model_copy(
         update={
+            "drivers": drill.drivers.model_copy(update={"toxiproxy": toxiproxy}),
             "context": ready.context,
             "namespace": ready.namespace,
             "endpoint": endpoint,

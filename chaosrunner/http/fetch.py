@@ -1,4 +1,4 @@
-"""Small JSON answers, for observers that ask an HTTP API now and then."""
+"""Small JSON answers, for those who ask an HTTP API now and then."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = 16 << 20
 
 
 class JsonFetcher:
-    """GETs JSON objects below one base URL over a connection that it keeps.
+    """Asks for JSON objects below one base URL over a connection that it keeps.
 
     Raises UserError for a bad URL or CA file when made.
     """
@@ -51,19 +51,29 @@ class JsonFetcher:
         await self._client.aclose()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
-        """Status and body of a GET; an empty dictionary where the body is no JSON object.
+        """Status and body of a GET, as `ask` has them."""
+        return await self.ask("GET", path, params=params)
+
+    async def ask(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Any = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Status and body of an answer; an empty dictionary where the body is no JSON object. `body` is sent as JSON.
 
         Raises TransportError where there was no whole answer within the time limit.
         """
-        body = bytearray()
+        came = bytearray()
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {} if body is None else {"content-type": "application/json"}
         try:
             with anyio.move_on_after(self._timeout):
-                async with self._client.stream("GET", self._base + path, params=params) as response:
+                async with self._client.stream(
+                    method, self._base + path, params=params, content=content, headers=headers
+                ) as response:
                     async for part in response.aiter_bytes():
-                        body += part
-                        if len(body) > LARGEST:
+                        came += part
+                        if len(came) > LARGEST:
                             raise NoResponse(f"the answer is larger than {LARGEST >> 20} MiB")
-                    return response.status_code, _object(bytes(body))
+                    return response.status_code, _object(bytes(came))
         except httpx.HTTPError as error:
             raise NoResponse(str(error)) from error
         raise FirstByteTimeout(f"no whole answer within {self._timeout:g} s")

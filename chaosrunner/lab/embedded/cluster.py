@@ -45,6 +45,7 @@ from chaosrunner.lab.instants import TAIL_SECONDS, Instants
 from chaosrunner.lab.manifests import NAMESPACE, SYSTEM_NAMESPACE, Places
 from chaosrunner.lab.objects import is_ready
 from chaosrunner.lab.spec import LabSpec
+from chaosrunner.lab.workload.toxiproxy import PATH as TOXIPROXY
 
 log = structlog.get_logger()
 
@@ -81,6 +82,7 @@ class Lab:
             "namespace": NAMESPACE,
             "url": self.places.gateway,
             "prometheus": self.alerts,
+            "toxiproxy": self.places.gateway + TOXIPROXY,
             "log": str(self.state / "instants.jsonl"),
             "control": self.control,
             "pod_header": self.spec.pod_header,

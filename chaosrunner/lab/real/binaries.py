@@ -75,10 +75,12 @@ class _Module:
     """The module in go.mod whose version counts as the version of the programs."""
     variables: tuple[str, ...] = ()
     """Variables of the program that tell it; {version}, {major} and {minor} are filled in."""
+    folder: Path | None = None
+    """Where it is, if not among the lab's own."""
 
     @property
     def source(self) -> Path:
-        return _SOURCES / self.name
+        return self.folder or _SOURCES / self.name
 
     def version(self) -> str:
         """Such as `v1.37.2`; empty for a program of our own."""

@@ -18,6 +18,7 @@ from chaosrunner.lab.real.api import Api, ApiError, NotAvailable, Unreachable
 from chaosrunner.lab.real.owners import Owned, inherit, owning
 from chaosrunner.lab.real.state import State
 from chaosrunner.lab.spec import LabSpec
+from chaosrunner.lab.workload.toxiproxy import PATH as TOXIPROXY
 
 Tell = Callable[[str], None]
 
@@ -162,6 +163,7 @@ def _ready_line(told: dict[str, Any], found: workload.Serving) -> dict[str, Any]
         "url": found.url,
         "service": found.service,
         "prometheus": found.prometheus,
+        "toxiproxy": found.url + TOXIPROXY,
         "pod_header": found.pod_header,
         "log": str(found.log),
     }

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +19,8 @@ from chaosrunner.lab.workload.credentials import ApiServer, BadCredentials, api_
 from chaosrunner.lab.workload.endpoints import Endpoint, Follower
 from chaosrunner.lab.workload.http1 import Connection, Disconnected, Exchange, Request, Server, find
 from chaosrunner.lab.workload.journal import Journal
+from chaosrunner.lab.workload.toxiproxy import PATH as TOXIPROXY
+from chaosrunner.lab.workload.toxiproxy import Proxies
 
 _HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 _NOT_FORWARDED = {*_HOP_BY_HOP, "content-length", "expect", "x-request-id"}
@@ -29,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
     """The command line of the gateway."""
     result = flags.parser(
         "gateway",
-        "A streaming HTTP/1.1 gateway in front of one Service. Own pages: /gateway/healthz, /gateway/stats.",
+        "A streaming HTTP/1.1 gateway in front of one Service. Own pages: /gateway/healthz, /gateway/stats, and below "
+        "/gateway/toxiproxy the API of Toxiproxy for its links to the Pods.",
         port=8080,
     )
 
@@ -123,6 +127,7 @@ class Gateway:
         self._journal = Journal(options.log)
         self._balancer = Balancer(options.policy, options.panic, options.seed)
         self._follower = Follower(api, options.service, options.port_name, self._seen, self._journal.write)
+        self._proxies = Proxies(f"{options.host}:{options.port}", self._journal.write)
         self._server = Server(self._answer, max_connections=options.max_connections)
         self._responses: Counter[str] = Counter()
         self._flags: Counter[str] = Counter()
@@ -150,6 +155,7 @@ class Gateway:
 
     def _apply(self, endpoints: list[Endpoint]) -> None:
         self._balancer.update(endpoints)
+        self._proxies.update(endpoints)
         ready = [endpoint.pod for endpoint in endpoints if endpoint.ready]
         self._journal.write("endpoints_applied", ready=ready, total=len(endpoints))
 
@@ -227,7 +233,9 @@ class Gateway:
             return pooled
         row.new_connection = True
         try:
-            return await http1.connect(upstream.endpoint.address, upstream.endpoint.port, options.connect_timeout)
+            endpoint = upstream.endpoint
+            link = partial(self._proxies.link, endpoint.pod)
+            return await http1.connect(endpoint.address, endpoint.port, options.connect_timeout, make=link)
         except TimeoutError:
             raise _Failed(503, "UF", f"{_RESET} connection timeout", connecting=True) from None
         except OSError:
@@ -309,9 +317,12 @@ class Gateway:
                 )
             case "/gateway/stats":
                 status, page = 200, self.stats()
+            case path if path.startswith(f"{TOXIPROXY}/"):
+                request = exchange.request
+                status, page = self._proxies.answer(request.method, path.removeprefix(TOXIPROXY), request.body)
             case _:
                 status, page = 404, {"status": "not found"}
-        body = json.dumps(page).encode()
+        body = b"" if page is None else json.dumps(page).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         exchange.respond(status, headers, body)
 

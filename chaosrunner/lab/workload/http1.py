@@ -185,8 +185,9 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
         self._wake()
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:
         self._end()
+        return False  # nor is there anything more to say
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.error = exc
@@ -527,10 +528,16 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> Connection:
+async def connect(
+    host: str,
+    port: int,
+    timeout: float,
+    tls: ssl.SSLContext | None = None,
+    make: Callable[[], Connection] = Connection,
+) -> Connection:
     """Open a connection; raises OSError (refused, a wrong certificate and the like) or TimeoutError."""
     async with asyncio.timeout(timeout):
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=tls)
+        _, connection = await asyncio.get_running_loop().create_connection(make, host, port, ssl=tls)
     return connection
 
 

@@ -1,0 +1,3 @@
+from tests.toxiproxy import build
+
+print(build())
