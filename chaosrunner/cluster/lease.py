@@ -98,6 +98,7 @@ class Lease:
             answer = await self.cluster.patiently(self._release, RELEASING)
         except Unreachable as error:
             log.warning("lease cannot be released and expires by itself", lease=self.name, error=str(error))
+            self.state = "free"
             return
         if not answer.ok and answer.status != 404:
             log.warning("lease was not released", lease=self.name, status=answer.status, message=answer.message)

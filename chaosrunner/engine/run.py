@@ -7,6 +7,7 @@ Whatever ends the steps (their own end, a failed step, an abort, a bug), undo, d
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,11 +27,14 @@ from chaosrunner.analysis import AnalysisContext, Facts, Live, analyse
 from chaosrunner.cluster import ClusterConfig, connect
 from chaosrunner.engine.conditions import Conditions
 from chaosrunner.engine.describe import manifest_of
+from chaosrunner.engine.guarding import Guarded
 from chaosrunner.engine.prepare import Confirm, Prepared, prepared
 from chaosrunner.engine.steps import Stage
 from chaosrunner.engine.supervise import Supervisor, signals_held
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.faults.base import PATIENCE, Context
+from chaosrunner.journal import lock
+from chaosrunner.journal.guardian import Watch
 from chaosrunner.journal.journal import NAME as JOURNAL
 from chaosrunner.journal.journal import Connection, Journal
 from chaosrunner.journal.undo import mark, undo_all
@@ -55,13 +59,16 @@ OBSERVERS_LIMIT = 30.0
 """Longest wait for the first lists of all observers, seconds."""
 
 UNDO_PATIENCE = 60.0
-"""How long the undo waits for a cluster that is away or not up to it, seconds."""
+"""How long the undo waits at least for a cluster that is away or not up to it, seconds."""
 
 LAST_LOOK_LIMIT = 5.0
 """How long the run waits for the observers' last look, seconds; what is not confirmed then is a gap to the end."""
 
 UNDO_LIMIT = 120.0
-"""Longest undo at the end of a run, seconds; what is then left is for `recover`."""
+"""Longest undo of a run that is aborted at its deadline, seconds; what is then left is for `recover`."""
+
+HURRY = 5.0
+"""Seconds that a second signal leaves to an undo that is under way."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ class _Run:
         drill, config = ready.bound.drill.metadata.name, ready.cluster.config
         connection = Connection(
             kubeconfig=config.kubeconfig,
-            context=config.context,
+            context=config.context or (None if ready.cluster.context == "in-cluster" else ready.cluster.context),
             server=ready.cluster.server,
             namespace=ready.plan.workload.namespace,
             as_user=config.as_user,
@@ -176,8 +183,12 @@ class _Run:
                 clock=self.clock,
                 emit=self.emit,
             )
+            self.lock = lock.take(self.folder / JOURNAL)
+            """Nobody else undoes what this run changed, until it ends or dies."""
         except OSError as error:
             raise Refused(f"{self.folder}: the recording cannot be written: {error.strerror}") from error
+        self.deadline = anyio.current_time() + ready.bound.drill.limits.deadline
+        self.guarded = self._guarded_by(connection)
         self.context = Context(
             cluster=ready.cluster,
             journal=self.journal,
@@ -186,6 +197,23 @@ class _Run:
             drill=drill,
             patience=PATIENCE,
         )
+
+    def _guarded_by(self, connection: Connection) -> Guarded:
+        """Starts the guardian. Raises Refused where there can be none."""
+        told = Watch(
+            pid=os.getpid(),
+            journal=str(self.journal.path.absolute()),
+            run=self.ready.run,
+            deadline=self.bound.drill.limits.deadline,
+            undo=self.options.lab != "embedded",
+            connection=msgspec.to_builtins(connection),
+            request_timeout=self.cluster.config.request_timeout,
+            lease=self.lease.name,
+        )
+        try:
+            return Guarded(told)
+        except OSError as error:
+            raise Refused(f"no guardian could be started beside the run: {error.strerror}") from error
 
     # --- the recording ----------------------------------------------------------------------------------
 
@@ -227,6 +255,14 @@ class _Run:
     # --- the run ----------------------------------------------------------------------------------------
 
     async def execute(self) -> Finished:
+        try:
+            return await self._execute()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.lease.release()
+                await self.guarded.end()  # the last: until here a dead run is put back and its Lease freed
+
+    async def _execute(self) -> Finished:
         self._listen("live analysis", self.live.feed, self._failed)
         self._listen("conditions", self.conditions.feed, self._failed)
         if self.options.follow:
@@ -246,13 +282,16 @@ class _Run:
                 finally:  # also where somebody cancels the run from outside
                     self.supervisor.close()
                     with anyio.CancelScope(shield=True):
+                        self.guarded.ending()
                         await self._undo()
+                        self.guarded.undone()
                         self.emit(rows.Run(at=self.clock.now(), event="draining"))
                         await self._drain()
                         await self._look()
                     background.cancel_scope.cancel()
         finally:
             self.journal.close()
+            os.close(self.lock)
         self.emit(rows.Run(at=self.clock.now(), event="ended", reason=self.supervisor.reason))
         self.relay.attach(None)
         facts = self._close()
@@ -286,6 +325,7 @@ class _Run:
             "lease": self._keep_lease,
             "clock": self._sample_clock,
             "self check": partial(self_check, self.emit, self.clock, tally=self.tally),
+            "sign of life": self.guarded.beat,
         }
         if self.signals is not None:
             tasks["signals"] = partial(supervisor.watch_signals, self.signals)
@@ -315,6 +355,7 @@ class _Run:
                 await self.observed.wait()
             if not self.observed.is_set():
                 self.supervisor.abort(f"the first lists did not come within {OBSERVERS_LIMIT:g} s")
+            await self.guarded.watched()
             await anyio.lowlevel.checkpoint()  # an abort so far ends the steps here, before any traffic
             for spec in self.ready.specs.values():
                 done = anyio.Event()
@@ -333,18 +374,34 @@ class _Run:
         self.supervisor.abort(f"abort condition of the playbook: {expression}")
 
     async def _undo(self) -> None:
-        """Puts back whatever the faults changed; each entry of the journal is tried."""
+        """Puts back whatever the faults changed; each entry of the journal is tried.
+
+        A cluster that is away is asked again until the drill's deadline, and `UNDO_PATIENCE` at least. A second signal
+        ends the wait: each entry was tried by then, or is within `HURRY`.
+        """
+        patience = max(UNDO_PATIENCE, self.deadline - anyio.current_time())
+        limit, why = patience + UNDO_LIMIT - UNDO_PATIENCE, ""
 
         async def undo() -> None:
-            for undone in await undo_all(self.cluster, self.journal, self.emit, patience=UNDO_PATIENCE):
+            for undone in await undo_all(self.cluster, self.journal, self.emit, patience=patience):
                 if not undone.ok:
                     log.error("undo failed", target=undone.target.name, detail=undone.detail, command=undone.command)
 
-        with anyio.move_on_after(UNDO_LIMIT):
-            await self._guarded("undo", undo)
+        async def hurry(scope: anyio.CancelScope) -> None:
+            nonlocal why
+            await self.supervisor.hurry.wait()
+            await anyio.sleep(HURRY)
+            why = "a second signal came before it could be undone"
+            scope.cancel()
+
+        with anyio.move_on_after(limit):
+            async with anyio.create_task_group() as group:
+                group.start_soon(hurry, group.cancel_scope)
+                await self._guarded("undo", undo)
+                group.cancel_scope.cancel()
         for entry in self.journal.open():
             if self.journal.state(entry) != "undo_failed":
-                await mark(self.journal, entry, "undo_failed", f"not undone within {UNDO_LIMIT:g} s")
+                await mark(self.journal, entry, "undo_failed", why or f"not undone within {limit:.0f} s")
 
     def _counted(self, row: rows.Row) -> None:
         """As `emit`, for rows of what this process sends."""

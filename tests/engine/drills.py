@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import psutil
 
 from chaosrunner.analysis import Facts, Live
 from chaosrunner.cli import main
@@ -161,6 +162,20 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
             code = ended.code
     assert isinstance(code, int)
     return code, out.getvalue(), err.getvalue()
+
+
+def guardian_of(process: subprocess.Popen[str]) -> psutil.Process:
+    """The guardian of a run that goes on."""
+    (found,) = [p for p in psutil.Process(process.pid).children() if "chaosrunner.journal.guardian" in p.cmdline()]
+    return found
+
+
+def kill_with_guardian(process: subprocess.Popen[str]) -> None:
+    """SIGKILLs a run with its guardian, the guardian first, as the loss of the machine would."""
+    guardian = guardian_of(process)
+    guardian.kill()
+    process.kill()
+    process.wait()
 
 
 def kill_started() -> None:

@@ -48,8 +48,7 @@ def test_recover_restores_what_a_killed_run_left_and_only_that(lab: Lab, tmp_pat
     before = lab.nodes()
     process = drills.start(drill, lab.kubeconfig, tmp_path)
     wait_for(lambda: cordon_recorded(tmp_path))
-    process.kill()
-    process.wait()
+    drills.kill_with_guardian(process)
     left = lab.cordoned()
     assert operators_node in left
     assert len(left) == 2
@@ -178,7 +177,8 @@ def test_an_undo_that_is_refused_is_told_with_the_command_that_does_it(
     monkeypatch.setattr("chaosrunner.journal.undo.PAUSE", 0.1)
     monkeypatch.setattr("chaosrunner.engine.run.UNDO_PATIENCE", 0.3)
     monkeypatch.setattr("chaosrunner.engine.run.PATIENCE", 0.3)
-    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(0.2)])
+    limits = {"max_nodes": 3, "deadline": "8s"}  # until then the undo is tried
+    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(0.2)], limits=limits)
 
     def on_row(row: rows.Row) -> None:
         if cordoned(row):
