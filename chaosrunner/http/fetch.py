@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -9,7 +10,8 @@ import anyio
 import httpx
 import msgspec
 
-from chaosrunner.http.errors import FirstByteTimeout, NoResponse
+from chaosrunner.http.errors import ConnectTimeout, FirstByteTimeout, LocalFault, NoResponse, TransportError
+from chaosrunner.http.failures import before_headers
 from chaosrunner.http.target import check_url, tls_context
 from chaosrunner.http.transport import WireTransport
 from chaosrunner.timeline.clock import Clock
@@ -75,8 +77,20 @@ class JsonFetcher:
                             raise NoResponse(f"the answer is larger than {LARGEST >> 20} MiB")
                     return response.status_code, _object(bytes(came))
         except httpx.HTTPError as error:
-            raise NoResponse(str(error)) from error
+            raise _ours(error) from error
         raise FirstByteTimeout(f"no whole answer within {self._timeout:g} s")
+
+
+def _ours(error: httpx.HTTPError) -> TransportError:
+    match error:
+        case httpx.ConnectTimeout():
+            return ConnectTimeout(str(error))
+        case httpx.ConnectError(__cause__=socket.gaierror()):
+            return LocalFault(str(error))
+        case httpx.ConnectError(__cause__=OSError() as cause):
+            return before_headers(cause, connected=False)
+        case _:
+            return NoResponse(str(error))
 
 
 def _object(body: bytes) -> dict[str, Any]:

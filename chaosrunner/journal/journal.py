@@ -86,13 +86,13 @@ class Created(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag
 
 
 class Toxic(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="made", tag="toxic"):
-    """A setting of a proxy that speaks Toxiproxy's API; its name holds the entry's id."""
+    """Toxics of a proxy that speaks Toxiproxy's API; their names hold the entry's id."""
 
     url: str
     """Base URL of the API."""
     proxy: str
-    toxic: dict[str, Any] = {}
-    """As we sent it: name, type, stream, toxicity, attributes."""
+    toxics: tuple[dict[str, Any], ...] = ()
+    """As we sent them, one for each direction that is hit: name, type, stream, toxicity, attributes."""
 
 
 class Ran(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="made", tag="ran"):
