@@ -5,7 +5,8 @@
 //	agent kill   --entry ID --signal NUMBER [WHICH]           a process gets a signal
 //	agent heal   --entry ID                                   ends what another agent of this Pod began
 //
-// WHICH is [--container CONTAINER-ID] [--process NAME]; the main process of the container where no name is given.
+// WHICH is [--container CONTAINER-ID] [--process NAME]; the main process of the container where no name is given. With
+// --start-by UNIX-SECONDS it refuses to begin later than that.
 //
 // It tells what happens as one JSON object a line on standard output; the last one is also its termination message.
 // It exits with 0 when the fault is over and nothing is left of it, with 2 when the fault cannot be made here (nothing is
@@ -89,7 +90,7 @@ func run(arguments []string) (event, error) {
 	}
 	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
 	entry := flags.String("entry", "", "name of the fault")
-	var seconds float64
+	var seconds, startBy float64
 	var number int
 	var which choice
 	switch verb {
@@ -104,6 +105,7 @@ func run(arguments []string) (event, error) {
 	if verb != "heal" {
 		flags.StringVar(&which.container, "container", "", "runtime's id of the container")
 		flags.StringVar(&which.process, "process", "", "name of a child")
+		flags.Float64Var(&startBy, "start-by", 0, "Unix seconds")
 	}
 	if err := flags.Parse(rest); err != nil {
 		return event{}, refuse("%s", err)
@@ -114,12 +116,15 @@ func run(arguments []string) (event, error) {
 	if !entryName.MatchString(*entry) {
 		return event{}, refuse("--entry wants letters and digits, not %q", *entry)
 	}
-	var ended event
+	ended := event{Entry: *entry}
+	if err := inTime(startBy); err != nil {
+		return ended, err
+	}
 	var err error
 	switch verb {
 	case "freeze":
 		if seconds <= 0 {
-			return event{Entry: *entry}, refuse("--for wants a number of seconds above 0")
+			return ended, refuse("--for wants a number of seconds above 0")
 		}
 		ended, err = freeze(*entry, which, duration(seconds))
 	case "kill":

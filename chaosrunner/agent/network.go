@@ -20,7 +20,7 @@ const (
 	tablePrefix = "chaosrunner_"
 	// How often is looked whether somebody took the table away, and whether packets were met.
 	pollEvery  = 100 * time.Millisecond
-	countEvery = time.Second
+	countEvery = 500 * time.Millisecond
 	// Loss is in millionths.
 	million = 1_000_000
 )
@@ -44,6 +44,16 @@ func network(text []byte) (event, error) {
 	}
 	stop := told()
 	ended := event{Event: "ended", Entry: s.Entry}
+	if err = inTime(s.StartBy); err != nil {
+		return ended, err
+	}
+	if s.SpareGateway {
+		hops, err := nextHops()
+		if err != nil {
+			return ended, err
+		}
+		s.Spare = append(s.Spare, hops...)
+	}
 	kernel, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return ended, err

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"math"
+	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
@@ -141,6 +142,19 @@ func interfaces() ([]netlink.Link, error) {
 	for _, link := range links {
 		if flags := link.Attrs().RawFlags; flags&unix.IFF_LOOPBACK == 0 && flags&unix.IFF_UP != 0 {
 			found = append(found, link)
+		}
+	}
+	return found, err
+}
+
+// nextHops returns the addresses to which the default routes lead.
+func nextHops() ([]netip.Prefix, error) {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	var found []netip.Prefix
+	for _, route := range routes {
+		if hop, ok := netip.AddrFromSlice(route.Gw); ok && (route.Dst == nil || route.Dst.IP.IsUnspecified()) {
+			hop = hop.Unmap()
+			found = append(found, netip.PrefixFrom(hop, hop.BitLen()))
 		}
 	}
 	return found, err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"regexp"
+	"time"
 )
 
 var entryName = regexp.MustCompile(`^[0-9A-Za-z]{1,64}$`)
@@ -29,8 +30,12 @@ type spec struct {
 	Ports []uint16 `json:"ports"`
 	// Other ends that are never hit.
 	Spare []netip.Prefix `json:"spare"`
+	// Whether the next hop of the default routes is never hit either: on many nodes the kubelet's probes come from there.
+	SpareGateway bool `json:"spare_gateway"`
 	// Time limit in seconds.
 	Duration float64 `json:"duration"`
+	// Unix seconds after which it is too late to begin; 0: never.
+	StartBy float64 `json:"start_by"`
 }
 
 func (s *spec) in() bool  { return s.Direction != "out" }
@@ -68,4 +73,13 @@ func parse(text []byte) (*spec, error) {
 		return &s, nil
 	}
 	return nil, refuse("kind %q is none of partition, reject, loss, latency and rate", s.Kind)
+}
+
+// inTime refuses to begin after `by` (Unix seconds): who asked for the fault may have given it up by then, as a container
+// whose image comes late is started all the same.
+func inTime(by float64) error {
+	if late := float64(time.Now().UnixMilli())/1e3 - by; by > 0 && late > 0 {
+		return refuse("started %.1f s too late by this node's clock", late)
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -93,10 +94,26 @@ func kill(entry string, which choice, sig syscall.Signal) (event, error) {
 			return ended, mayNot(one, err, "KILL")
 		}
 	}
-	text := fmt.Sprintf("%s sent to %s", name, names(chosen))
-	tell(event{Event: "set", Entry: entry, Text: text})
-	ended.Text = text
+	ended.Text = fmt.Sprintf("%s sent to %s", name, names(chosen))
+	tell(event{Event: "set", Entry: entry, Text: ended.Text})
+	if sig == unix.SIGKILL && gone(chosen) {
+		ended.Text = names(chosen) + " killed"
+	}
 	return ended, nil
+}
+
+// gone waits until processes have ended; says whether they have.
+func gone(processes []process) bool {
+	for until := time.Now().Add(stillPatience); time.Now().Before(until); time.Sleep(frozenPoll) {
+		all, err := list()
+		left := slices.ContainsFunc(all, func(one process) bool {
+			return slices.ContainsFunc(processes, func(was process) bool { return was.id == one.id })
+		})
+		if err == nil && !left {
+			return true
+		}
+	}
+	return false
 }
 
 // killFirst kills process 1 of this namespace, which ignores SIGKILL from inside, by ending as its tracer. The kernel then
