@@ -39,6 +39,7 @@ from chaosrunner.journal.journal import NAME as JOURNAL
 from chaosrunner.journal.journal import Connection, Journal
 from chaosrunner.journal.undo import mark, undo_all
 from chaosrunner.observers import AlertScope, LastLook, ObserveScope, observe
+from chaosrunner.plan.aim import Means
 from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
@@ -63,6 +64,9 @@ UNDO_PATIENCE = 60.0
 
 LAST_LOOK_LIMIT = 5.0
 """How long the run waits for the observers' last look, seconds; what is not confirmed then is a gap to the end."""
+
+VERIFY_LIMIT = 15.0
+"""Longest look at whether faults that were undone are gone, seconds."""
 
 UNDO_LIMIT = 120.0
 """Longest undo of a run that is aborted at its deadline, seconds; what is then left is for `recover`."""
@@ -158,6 +162,7 @@ class _Run:
         self.lost = False
         """Whether the recording could not be written as a whole."""
         self.bug: Exception | None = None
+        self.stage: Stage | None = None
         self.observed = anyio.Event()
         self.last_look = LastLook()
         self.stop = anyio.Event()
@@ -335,7 +340,7 @@ class _Run:
             background.start_soon(self._guarded, name, task)
 
     async def _steps(self, background: anyio.abc.TaskGroup) -> None:
-        stage = Stage(
+        self.stage = stage = Stage(
             steps=self.bound.playbook.steps,
             plan=self.plan,
             live=self.live,
@@ -344,6 +349,7 @@ class _Run:
             probes=self.ready.specs,
             lease=self.lease,
             guard=Guard(self.bound.drill.limits, self.plan.workload.namespace, self.plan.size, self.plan.runner),
+            means=Means(self.bound.drill, self.plan.workload),
             clock=self.clock,
             emit=self.emit,
             abort=self.supervisor.abort,
@@ -399,6 +405,9 @@ class _Run:
                 group.start_soon(hurry, group.cancel_scope)
                 await self._guarded("undo", undo)
                 group.cancel_scope.cancel()
+        if self.stage is not None:
+            with anyio.move_on_after(VERIFY_LIMIT):
+                await self._guarded("look at what was undone", self.stage.verify_undone)
         for entry in self.journal.open():
             if self.journal.state(entry) != "undo_failed":
                 await mark(self.journal, entry, "undo_failed", why or f"not undone within {limit:.0f} s")

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import anyio
 import msgspec
 import structlog
+from anyio.abc import TaskGroup
 
 from chaosrunner.analysis import Live
 from chaosrunner.cluster import ApiError, Unreachable
@@ -22,7 +23,7 @@ from chaosrunner.engine.traffic import overrides_of
 from chaosrunner.errors import UserError
 from chaosrunner.faults.base import Context, Fault
 from chaosrunner.journal.journal import JournalLost
-from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
+from chaosrunner.plan.aim import FaultStep, Means, NodeStep, PodStep, WorkloadStep, node_fault
 from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.plan import Plan
 from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow
@@ -57,6 +58,18 @@ class Ended:
 
 
 @dataclass
+class Standing:
+    """A fault that is there until something ends it."""
+
+    step: models.Step
+    fault: Fault
+    context: Context
+    pods: int
+    """How many Pods it hit."""
+    ended: bool = False
+
+
+@dataclass
 class Stage:
     """What the steps of a run work with."""
 
@@ -68,15 +81,26 @@ class Stage:
     probes: Mapping[str, ProbeSpec]
     lease: Lease
     guard: Guard
+    means: Means
     clock: Clock
     emit: Emit
     abort: Callable[[str], None]
     random: Random
     baseline_done: anyio.Event = field(default_factory=anyio.Event)
     """Set when a baseline was accepted."""
+    standing: list[Standing] = field(default_factory=list)
+    """Faults that were made and last, in the order of their steps."""
 
     async def run(self) -> None:
-        """Runs all steps. After one that did not end `ok` the rest is skipped. Cancellation means abort."""
+        """Runs all steps. After one that did not end `ok` the rest is skipped. Cancellation means abort.
+
+        Faults whose time is over are ended meanwhile; those that still stand in the end are the caller's to undo.
+        """
+        async with anyio.create_task_group() as timers:
+            await self._run(timers)
+            timers.cancel_scope.cancel()
+
+    async def _run(self, timers: TaskGroup) -> None:
         over = False
         for index, step in enumerate(self.steps):
             if over:
@@ -84,7 +108,7 @@ class Stage:
                 continue
             self._row(index, step, "started")
             try:
-                ended = await self._step(index, step)
+                ended = await self._step(index, step, timers)
             except BaseException as error:  # an abort, or a bug, for which the run is aborted
                 bug = f"a bug in chaosrunner: {error!r}" if isinstance(error, Exception) else None
                 self._row(index, step, "ended", "aborted", bug)
@@ -94,7 +118,7 @@ class Stage:
             self._row(index, step, "ended", ended.result, ended.reason)
             over = ended.result != "ok"
 
-    async def _step(self, index: int, step: models.Step) -> Ended:
+    async def _step(self, index: int, step: models.Step, timers: TaskGroup) -> Ended:
         match step.body:
             case models.Baseline() as body:
                 return await self._baseline(body)
@@ -104,8 +128,14 @@ class Stage:
                 return await self._wait(body)
             case models.ProbeOnce() as body:
                 return await self._once(body)
+            case models.Heal() as body:
+                return await self._heal(body)
             case body:
-                return await self._fault(index, body)
+                ended = await self._fault(index, step, body)
+                made = self.standing[-1] if self.standing and self.standing[-1].step is step else None
+                if made is not None and isinstance(body, models.LASTING) and body.for_ is not None:
+                    timers.start_soon(self._end_after, made, body.for_)
+                return ended
 
     # --- watching ---------------------------------------------------------------------------------------
 
@@ -148,7 +178,7 @@ class Stage:
 
     # --- faults -----------------------------------------------------------------------------------------
 
-    async def _fault(self, index: int, step: PodStep | NodeStep) -> Ended:
+    async def _fault(self, index: int, named: models.Step, step: FaultStep) -> Ended:
         changes = not (isinstance(step, models.Evict) and step.dry_run)
         if changes and not self.baseline_done.is_set():
             return Ended("inconclusive", "no baseline was accepted before this fault, so it was not started")
@@ -157,6 +187,9 @@ class Stage:
             if isinstance(fault, Ended):
                 return fault
             context = replace(self.context, step=index)
+            if isinstance(step, models.LASTING):
+                hit = len(getattr(fault, "pods", ()))
+                self.standing.append(Standing(named, fault, context, hit))
             done = await fault.apply(context)
             if done.result == "ok":
                 done = await fault.verify(context)
@@ -173,7 +206,46 @@ class Stage:
             await anyio.sleep_forever()  # the abort ends the step
         return Ended(done.result, done.reason)
 
-    async def _aimed(self, step: PodStep | NodeStep) -> Fault | Ended:
+    async def _heal(self, step: models.Heal) -> Ended:
+        """Ends a fault before its time."""
+        for standing in self.standing:
+            if standing.step.title == step.step:
+                return await self._end(standing)
+        return Ended("inconclusive", f"step {step.step} made no fault that could be ended")
+
+    async def _end_after(self, standing: Standing, seconds: float) -> None:
+        await anyio.sleep(seconds)
+        ended = await self._end(standing)
+        if ended.result != "ok":
+            log.warning("a fault was not ended in time", step=standing.step.title, reason=ended.reason)
+
+    async def _end(self, standing: Standing) -> Ended:
+        """Takes a fault back, and looks whether it is gone; once."""
+        if standing.ended:
+            return Ended()
+        standing.ended, ended = True, Ended()
+        with anyio.CancelScope(shield=True):  # an abort must not stop it half-way; what is left then is undone again
+            results = await standing.fault.undo(standing.context)
+            wrong = [f"{result.target.name}: {result.detail}" for result in results if not result.ok]
+            standing.ended = not wrong
+            ended = Ended("failed", f"not undone: {'; '.join(wrong)}") if wrong else await self._gone(standing)
+        return ended
+
+    async def verify_undone(self) -> None:
+        """Looks whether the faults that stood until the end are gone, after somebody undid them."""
+        for standing in self.standing:
+            if not standing.ended:
+                await self._gone(standing)
+
+    async def _gone(self, standing: Standing) -> Ended:
+        try:
+            healed = await standing.fault.verify_undone(standing.context)
+        except (Unreachable, ApiError, UserError) as error:
+            log.info("not known whether a fault is gone", step=standing.step.title, error=str(error))
+            return Ended("inconclusive", f"not known whether it is gone: {error}")
+        return Ended() if healed else Ended("failed", "it was undone, but is still there")
+
+    async def _aimed(self, step: FaultStep) -> Fault | Ended:
         """The step's fault, aimed, with the cluster in sight and the target locked; waits for both while the API
         server is away. Raises what `_aim` does."""
         backoff, until = Backoff(), self.clock.now() + self.context.patience
@@ -213,20 +285,37 @@ class Stage:
         fresh = lease.confirmed is not None and self.clock.now() - lease.confirmed < lease.duration
         return (lease.state == "held" and fresh) or await lease.renew() == "held"
 
-    async def _aim(self, step: PodStep | NodeStep) -> Fault | Ended:
+    async def _aim(self, step: FaultStep) -> Fault | Ended:
         """The step's fault, aimed, once the step's condition holds; Ended where it never did."""
+        match step:
+            case models.NodeTarget():
+                return await self._aim_at_nodes(step)
+            case models.PodTarget():
+                return await self._aim_at_pods(step)
+            case models.Scale() | models.RolloutRestart():
+                return await self._aim_at_workload(step)
+
+    async def _aim_at_workload(self, step: WorkloadStep) -> Fault | Ended:
+        if step.when is not None and not await self.conditions.until(step.when, step.within):
+            return Ended("inconclusive", f"not {step.when} within {step.within:g} s; nothing was changed")
+        return self.means.workload_fault(step)
+
+    async def _aim_at_nodes(self, step: NodeStep) -> Fault | Ended:
         began = self.clock.now()
-        if isinstance(step, models.NodeTarget):
-            when, within = (step.when, step.within) if isinstance(step, models.Drain) else (None, 0.0)
-            nodes = await self._when(lambda: self._nodes(step, when), when, within)
-            if isinstance(nodes, Ended):
-                return self._explained(nodes, when, self.candidates(), began)
-            taken = sum(len(node.pods) for node in nodes) if isinstance(step, models.Drain) else 0
-            if not isinstance(step, models.Uncordon):
-                cordoned = self._cordoned() | {node.name for node in nodes}
-                if reason := self.guard.off_limits_nodes(cordoned):
-                    return Ended("inconclusive", f"{reason}; nothing was changed")
-            return self._too_many(taken) or node_fault(step, [node.target for node in nodes], self.guard)
+        when, within = (step.when, step.within) if isinstance(step, models.Drain) else (None, 0.0)
+        nodes = await self._when(lambda: self._nodes(step, when), when, within)
+        if isinstance(nodes, Ended):
+            return self._explained(nodes, when, self.candidates(), began)
+        throws_out = isinstance(step, models.Drain) or (isinstance(step, models.Taint) and step.effect == "NoExecute")
+        taken = sum(len(node.pods) for node in nodes) if throws_out else 0
+        if not isinstance(step, models.Uncordon):
+            cordoned = self._cordoned() | {node.name for node in nodes}
+            if reason := self.guard.off_limits_nodes(cordoned):
+                return Ended("inconclusive", f"{reason}; nothing was changed")
+        return self._too_many(taken) or node_fault(step, [node.target for node in nodes], self.guard)
+
+    async def _aim_at_pods(self, step: PodStep) -> Fault | Ended:
+        began = self.clock.now()
         pods = await self._when(lambda: self._pods(step), step.when, step.within)
         if isinstance(pods, Ended):
             candidates = narrow(step.from_, self.candidates(replacements=step.including == "replacements"))
@@ -244,12 +333,14 @@ class Stage:
             if reason := self.guard.off_limits(answer.body):
                 return Ended("inconclusive", f"Pod {pod.name} must not be taken: {reason}; nothing was changed")
             objects.append(answer.body)
-        return pod_fault(step, objects)
+        return self.means.pod_fault(step, objects)
 
     def _too_many(self, taken: int) -> Ended | None:
-        """Refuses to take Pods beyond the drill's limits: those of earlier steps that nobody replaces yet count too."""
+        """Refuses to take or hit Pods beyond the drill's limits: those of earlier steps count too that nobody replaces
+        yet, or that a fault still keeps from serving."""
         pairs = self.live.picture().pairs
         away = sum(pair.replacement is None or not pair.replacement.ready for pair in pairs)
+        away += sum(standing.pods for standing in self.standing if not standing.ended)
         broken = self.guard.too_many(away + taken) if taken else None
         return Ended("inconclusive", f"{broken[1]}; nothing was changed") if broken else None
 

@@ -3,32 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from chaosrunner.cluster.drain import DrainOptions
 from chaosrunner.cluster.resources import Object
-from chaosrunner.faults import cordon, delete_pod, drain, evict
+from chaosrunner.errors import UserError
+from chaosrunner.faults import cordon, delete_pod, drain, evict, network, restart, scale, taint
 from chaosrunner.faults.base import Fault
+from chaosrunner.plan.access import CONTROLLERS, kind_of
 from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import models
-from chaosrunner.timeline import rows
+from chaosrunner.timeline import manifest, rows
 
-PodStep = models.Evict | models.DeletePod
-NodeStep = models.Cordon | models.Uncordon | models.Drain
+PodStep = models.Evict | models.DeletePod | models.Network | models.Freeze | models.Kill | models.Command
+NodeStep = models.Cordon | models.Uncordon | models.Drain | models.Taint
+WorkloadStep = models.Scale | models.RolloutRestart
+FaultStep = PodStep | NodeStep | WorkloadStep
 
 
-def pod_fault(body: PodStep, pods: Sequence[Object]) -> Fault:
-    """The fault of a step that takes Pods."""
-    match body:
-        case models.Evict():
-            return evict.Evict(
-                pods,
-                dry_run=body.dry_run,
-                grace_period=body.grace_period,
-                expect=body.expect,
-                retry_for=body.retry_for,
-            )
-        case models.DeletePod():
-            return delete_pod.DeletePod(pods, grace_period=body.grace_period, force=body.force, expect=body.expect)
+@dataclass(frozen=True)
+class Means:
+    """What faults are made with, beside their targets: what the drill says of its environment."""
+
+    drill: models.Drill
+    workload: manifest.Workload
+
+    def pod_fault(self, body: PodStep, pods: Sequence[Object]) -> Fault:
+        """The fault of a step that is aimed at Pods. Raises UserError where the drill does not say by what."""
+        match body:
+            case models.Evict():
+                return evict.Evict(
+                    pods,
+                    dry_run=body.dry_run,
+                    grace_period=body.grace_period,
+                    expect=body.expect,
+                    retry_for=body.retry_for,
+                )
+            case models.DeletePod():
+                return delete_pod.DeletePod(pods, grace_period=body.grace_period, force=body.force, expect=body.expect)
+            case models.Network():
+                effect, keep_ready = effect_of(body), body.ready == "kept"
+                return network.Network(pods, effect, self.peers(body.peer), self.drivers(), keep_ready=keep_ready)
+            case _:
+                raise UserError(f"{type(body).__name__} is not known to this version")
+
+    def workload_fault(self, body: WorkloadStep) -> Fault:
+        """The fault of a step that is about the workload's controller. Raises UserError where it has none."""
+        if self.workload.controller is None:
+            raise UserError("the workload's Pods have no controller that could be changed")
+        kind, _, name = self.workload.controller.partition("/")
+        if kind_of(self.workload.controller) not in CONTROLLERS:
+            raise UserError(f"it is not known how to change a {kind}")
+        resource = CONTROLLERS[kind_of(self.workload.controller)][-1]
+        target = rows.Target(
+            kind=resource.kind, name=name, namespace=self.workload.namespace, uid=self.workload.controller_uid
+        )
+        match body:
+            case models.Scale():
+                return scale.Scale(resource, target, replicas=body.replicas, by=body.by or 0)
+            case models.RolloutRestart():
+                return restart.RolloutRestart(resource, target)
+
+    def peers(self, peer: models.Peer) -> network.Peers:
+        """The other end of a network fault. Raises UserError where the drill does not name its gateway."""
+        match peer:
+            case models.PodSet():
+                return network.Peers(f"peer {peer.selector}", (), peer.selector, peer.namespace or self._namespace)
+            case models.Networks():
+                return network.Peers(", ".join(peer.cidr), tuple(peer.cidr))
+            case "everywhere":
+                return network.Peers("everywhere")
+        gateway = self.drill.workload.gateway
+        if gateway is None:
+            raise UserError("the drill does not say which Pods are the gateway: give workload.gateway")
+        return network.Peers("gateway", (), gateway.selector, gateway.namespace or self._namespace)
+
+    def drivers(self) -> list[network.Driver]:
+        """The drill's network drivers, as preferred."""
+        raise UserError("no driver is known to this version")
+
+    @property
+    def _namespace(self) -> str:
+        return self.workload.namespace
 
 
 def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fault:
@@ -38,6 +94,8 @@ def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fa
             return cordon.Cordon(nodes)
         case models.Uncordon():
             return cordon.Uncordon(nodes)
+        case models.Taint():
+            return taint.Taint(nodes, key=body.key, value=body.value, effect=body.effect)
         case models.Drain():
             return drain.Drain(
                 nodes,
@@ -52,3 +110,17 @@ def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fa
                 off_limits=guard.off_limits,
                 too_many=guard.too_many_evictions,
             )
+
+
+def effect_of(body: models.Network) -> network.NetworkEffect:
+    """The effect that a step asks for; peers and spared networks are looked up when it is made."""
+    return network.NetworkEffect(
+        kind=body.effect,
+        percent=body.loss,
+        seconds=body.latency,
+        jitter=body.jitter,
+        bits_per_second=body.rate,
+        direction=body.direction,
+        ports=tuple(body.ports or ()),
+        duration=body.for_,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -11,12 +11,13 @@ import msgspec
 
 from chaosrunner.cluster.access import review
 from chaosrunner.cluster.drain import RETRY_EVERY
+from chaosrunner.cluster.resources import Object
 from chaosrunner.cluster.session import ApiError, Cluster
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.faults.base import Fault, PlanContext, Preview, Problem, Touch
 from chaosrunner.plan import access, routing
 from chaosrunner.plan.access import Right
-from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
+from chaosrunner.plan.aim import Means, NodeStep, PodStep, WorkloadStep, node_fault
 from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.runner import Place, here, located
 from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow, node_pool
@@ -135,6 +136,7 @@ class _Simulation:
         self._resolved = resolved
         self._place = place
         self._guard = Guard(drill.limits, resolved.workload.namespace, resolved.size, place)
+        self._means = Means(drill, resolved.workload)
         self._context = PlanContext(cluster=cluster, pdbs=resolved.pdbs)
         self._left = list(resolved.candidates)
         self._away = 0
@@ -147,10 +149,12 @@ class _Simulation:
         planned = StepPlan(index=index, step=step.kind, name=step.title, text=describe(step))
         before = len(self.problems)
         match step.body:
-            case models.Evict() | models.DeletePod() as body:
+            case models.PodTarget() as body:
                 await self._pods(planned, body)
-            case models.Cordon() | models.Uncordon() | models.Drain() as body:
+            case models.NodeTarget() as body:
                 await self._nodes(planned, body)
+            case models.Scale() | models.RolloutRestart() as body:
+                await self._workload(planned, body)
             case models.Wait():
                 self._context.recovered()
                 self._away = 0
@@ -173,17 +177,28 @@ class _Simulation:
         resolved = self._resolved
         if len(chosen) < len(pool):
             for c in pool:
-                alone = await pod_fault(_as_dry_run(body), [resolved.pod(c.uid)]).plan(self._context)
-                planned.alternatives += alone.touches
-        fault = pod_fault(body, [resolved.pod(c.uid) for c in chosen])
-        await self._preview(planned, fault)
+                planned.alternatives += await self._alone(body, resolved.pod(c.uid))
+        await self._preview(planned, lambda: self._means.pod_fault(body, [resolved.pod(c.uid) for c in chosen]))
         for c in pool:  # whichever of them it takes when it fires
             if self._place.is_pod(c.name, c.namespace):
                 text = f"chaosrunner itself runs in Pod {c.name}, which is a candidate"
                 self._refuse("runner_is_target", text, "choose labels for it that the drill's selector does not find")
         if isinstance(body, models.Evict) and body.dry_run:
             return
-        self._take(chosen)
+        if isinstance(body, models.PodFault):
+            self._take(chosen)
+        else:
+            self._hit(chosen)
+
+    async def _alone(self, body: PodStep, pod: Object) -> list[Touch]:
+        """What a step would do to one candidate alone; nothing where that cannot be planned: it is told elsewhere."""
+        try:
+            return (await self._means.pod_fault(_as_dry_run(body), [pod]).plan(self._context)).touches
+        except (ApiError, UserError):
+            return []
+
+    async def _workload(self, planned: StepPlan, body: WorkloadStep) -> None:
+        await self._preview(planned, lambda: self._means.workload_fault(body))
 
     async def _nodes(self, planned: StepPlan, body: NodeStep) -> None:
         nodes = [
@@ -206,7 +221,7 @@ class _Simulation:
             chosen = [node for node in chosen if node not in ours]
         if not chosen:
             return
-        await self._preview(planned, node_fault(body, [node.target for node in chosen], self._guard))
+        await self._preview(planned, lambda: node_fault(body, [node.target for node in chosen], self._guard))
         if isinstance(body, models.Uncordon):
             return
         self._spare_own_node([node.name for node in pool])
@@ -230,9 +245,9 @@ class _Simulation:
             text = f"chaosrunner itself runs on node {place.host}, though not in a Pod"
             self.problems.append(Problem(severity="warn", code="runner_on_node", text=text))
 
-    async def _preview(self, planned: StepPlan, fault: Fault) -> None:
+    async def _preview(self, planned: StepPlan, fault: Callable[[], Fault]) -> None:
         try:
-            preview: Preview = await fault.plan(self._context)
+            preview: Preview = await fault().plan(self._context)
         except (ApiError, UserError) as error:
             self._refuse("cannot_be_planned", f"cannot be planned: {error}")
             return
@@ -241,12 +256,19 @@ class _Simulation:
         self.problems += [*preview.problems, *self._context.problems]
         self._context.problems.clear()
 
+    def _hit(self, chosen: Sequence[Candidate]) -> None:
+        """Pods do not serve for a while; they count as away, and stay."""
+        self._within(self._away + len(chosen))
+
     def _take(self, chosen: Sequence[Candidate]) -> None:
         """Pods leave the workload; the limits say how many may be away at once."""
         self._away += len(chosen)
         self._taken += len(chosen)
         self._left = [c for c in self._left if c not in chosen]
-        broken = self._guard.too_many(self._away)
+        self._within(self._away)
+
+    def _within(self, away: int) -> None:
+        broken = self._guard.too_many(away)
         if broken and not any(problem.code == broken[0] for problem in self.problems):
             self._refuse(*broken)
 
@@ -269,6 +291,25 @@ def describe(step: models.Step) -> str:
             return f"{step.kind} {_which_nodes(body)}"
         case models.Drain() as body:
             return f"drain {_which_nodes(body)}{_when(body)}, {body.timeout:g} s each at most"
+        case models.Network() as body:
+            peer = body.peer if isinstance(body.peer, str) else "its peers"
+            return f"network of {_which(body)}, {peer}: {body.effect} for {body.for_:g} s"
+        case models.Freeze() as body:
+            return f"freeze {_process(body)} of {_which(body)} for {body.for_:g} s"
+        case models.Kill() as body:
+            return f"send SIG{body.signal} to {_process(body)} of {_which(body)}"
+        case models.Taint() as body:
+            taint = f"{body.key}={body.value}:{body.effect}"
+            return f"taint {_which_nodes(body)} with {taint}{_for(body.for_)}"
+        case models.Scale() as body:
+            how = f"to {body.replicas} replicas" if body.replicas is not None else f"by {body.by:+d} replicas"
+            return f"scale the workload {how}{_for(body.for_)}{_when(body)}"
+        case models.RolloutRestart() as body:
+            return f"restart the workload by a rollout{_when(body)}"
+        case models.Command() as body:
+            return f"run {body.apply[0]} for {_which(body)}{_for(body.for_) if body.undo else ', never undone'}"
+        case models.Heal() as body:
+            return f"end {body.step}"
         case models.Wait() as body:
             return f"wait until {body.until}, {body.timeout:g} s at most"
         case models.Hold() as body:
@@ -279,7 +320,16 @@ def describe(step: models.Step) -> str:
             return f"one request of probe {body.probe}; expect {either}"
 
 
-def _which(body: models.PodFault) -> str:
+def _process(body: models.ProcessFault) -> str:
+    where = f" in container {body.container}" if body.container else ""
+    return (f"process {body.process}" if body.process else "the main process") + where
+
+
+def _for(seconds: float | None) -> str:
+    return f" for {seconds:g} s" if seconds is not None else " until the end of the run"
+
+
+def _which(body: models.PodTarget) -> str:
     text = f"{body.pods} of the candidates ({body.pick})"
     if body.from_ is not None:
         source = body.from_

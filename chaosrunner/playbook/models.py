@@ -8,6 +8,7 @@ description in the JSON Schema that editors show.
 from __future__ import annotations
 
 import re
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -464,6 +465,36 @@ Answer = Annotated[
 Pick = Literal["most_in_flight", "least_in_flight", "random", "oldest", "newest"]
 
 
+def _read_rate(value: Any) -> float:
+    match = (
+        re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]?)bit", value.strip().lower()) if isinstance(value, str) else None
+    )
+    if match is None or float(match[1]) <= 0:
+        raise ValueError("expected bits a second, like 500kbit, 10mbit or 1gbit")
+    return float(match[1]) * {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}[match[2]]
+
+
+BitRate = Annotated[
+    float,
+    reader(_read_rate),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?\s*[kmg]?bit$"}),
+]
+"""Bits a second; in YAML `500kbit`, `10mbit`, `1gbit`."""
+
+
+def _network(value: str) -> str:
+    try:
+        return str(ip_network(value, strict=False))
+    except ValueError:
+        raise mistake(f'"{value}" is no network', "like 10.0.0.0/8, or one address") from None
+
+
+Cidr = Annotated[str, AfterValidator(_network)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+LABEL = r"^([a-z0-9A-Z]([-a-z0-9A-Z.]*[a-z0-9A-Z])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+"""A qualified name, as keys of labels and taints are."""
+
+
 class PodSource(Model):
     """Narrows the candidates to exactly one of `selector`, `node`, `expression`."""
 
@@ -489,8 +520,8 @@ class Trigger(Model):
     """Longest wait for `when`; then the run is inconclusive, and nothing was changed."""
 
 
-class PodFault(Trigger):
-    """Which Pods a fault takes."""
+class PodTarget(Trigger):
+    """Which Pods a fault is aimed at."""
 
     pods: Quantity = Quantity("one")
     """How many: one, all, a number, or a percentage of the candidates (rounded down, at least one).
@@ -501,6 +532,11 @@ class PodFault(Trigger):
     """Which of the candidates come first."""
     including: Literal["replacements"] | None = None
     """`replacements`: Pods created by earlier faults of this run are candidates too."""
+
+
+class PodFault(PodTarget):
+    """Pods that are taken away."""
+
     grace_period: WholeSeconds | None = None
     """Termination grace period asked for, whole seconds; the Pod's own where absent."""
     expect: Answer = "accepted"
@@ -527,6 +563,109 @@ class DeletePod(PodFault):
         if self.force and self.grace_period:
             raise mistake("force means a grace period of 0", "leave grace_period out")
         return self
+
+
+class PodSet(Model):
+    """Pods by their labels."""
+
+    selector: Selector
+    """Labels of the Pods."""
+    namespace: Name | None = None
+    """Their namespace; the workload's where absent."""
+
+
+class Networks(Model):
+    """Addresses as networks."""
+
+    cidr: list[Cidr] = Field(min_length=1)
+    """Networks like 10.0.0.0/8, or single addresses."""
+
+
+def _peer_kind(value: Any) -> str:
+    if isinstance(value, Networks) or (isinstance(value, dict) and "cidr" in value):
+        return "networks"
+    return "pods" if isinstance(value, dict | PodSet) else "name"
+
+
+Peer = Annotated[
+    Annotated[Literal["gateway", "everywhere"], Tag("name")]
+    | Annotated[PodSet, Tag("pods")]
+    | Annotated[Networks, Tag("networks")],
+    Discriminator(_peer_kind),
+]
+"""The other end of a network fault."""
+
+EFFECTS = ("partition", "reject", "loss", "latency", "rate")
+"""What a network fault does; exactly one of these is given."""
+
+
+class Network(PodTarget):
+    """Disturb the network between Pods of the workload and a peer. It ends by itself after `for`, in the Pod's own
+    network where the driver can do that, also if chaosrunner and the API server are gone by then."""
+
+    partition: Literal[True] | None = None
+    """Drop every packet; connections that exist fall silent."""
+    reject: Literal[True] | None = None
+    """Answer with a reset; connections that exist break at their next packet."""
+    loss: Percent | None = None
+    """Drop this share of the packets."""
+    latency: PositiveDuration | None = None
+    """Delay what is sent."""
+    jitter: Duration = 0.0
+    """By how much the delay differs from packet to packet, more or less."""
+    rate: BitRate | None = None
+    """Let no more through, like 500kbit or 10mbit (a second)."""
+    peer: Peer = "gateway"
+    """The other end: `gateway` (the Pods of `workload.gateway` in the drill), `everywhere`, Pods by their labels, or
+    networks."""
+    direction: Literal["both", "in", "out"] = "both"
+    """Which packets, as the Pod sees it."""
+    ports: list[Port] | None = Field(default=None, min_length=1)
+    """Only connections to these ports of the Pod; all where absent."""
+    ready: Literal["kept", "lost"] = "kept"
+    """`kept`: the kubelet's probes pass, so that the Pod stays Ready while its callers cannot reach it. `lost`: they
+    are hit as well, where the peer is everywhere."""
+    for_: PositiveDuration = Field(default=60.0, alias="for")
+    """How long."""
+
+    @property
+    def effect(self) -> Literal["partition", "reject", "loss", "latency", "rate"]:
+        """What it does."""
+        given: Literal["partition", "reject", "loss", "latency", "rate"] = exactly_one(self, EFFECTS, "network")  # type: ignore[assignment]
+        return given
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.jitter and self.effect != "latency":
+            raise mistake("jitter belongs to latency")
+        if self.latency is not None and self.jitter > self.latency:
+            raise mistake("jitter is above latency: a packet cannot come before it was sent")
+        if self.ready == "lost" and self.peer != "everywhere":
+            raise mistake("ready: lost needs peer: everywhere", "the kubelet is no part of any other peer")
+        return self
+
+
+class ProcessFault(PodTarget):
+    """Which process of which Pods."""
+
+    container: Name | None = None
+    """Container whose process it is; the Pod's first where absent."""
+    process: Text | None = None
+    """A process by its name, like `VLLM::EngineCore`; the container's main process where absent."""
+
+
+class Freeze(ProcessFault):
+    """Stop a process without ending it. It goes on by itself after `for`."""
+
+    for_: PositiveDuration = Field(default=30.0, alias="for")
+    """How long."""
+
+
+class Kill(ProcessFault):
+    """Send a signal to a process."""
+
+    signal: Literal["KILL", "TERM", "INT", "QUIT", "ABRT", "SEGV"] = "KILL"
+    """Which. Others than KILL may be ignored by the process."""
 
 
 class NodeTarget(Model):
@@ -576,6 +715,78 @@ class Drain(NodeTarget, Trigger):
     """Termination grace period asked for, whole seconds; each Pod's own where absent."""
     retry_every: PositiveDuration = 5.0
     """Time between tries of an eviction that a budget refuses."""
+
+
+class Taint(NodeTarget):
+    """Put a taint on nodes; taken away after `for`, or at the end of the run."""
+
+    of: Literal["workload"] | None = None
+    """Candidates: nodes that run Pods of the workload."""
+    key: Annotated[str, Field(pattern=LABEL)] = "chaosrunner.dev/drill"
+    """Key of the taint."""
+    value: str = ""
+    """Value of the taint."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+    """Keep Pods away, or (`NoExecute`) throw out those that do not tolerate it as well."""
+    for_: PositiveDuration | None = Field(default=None, alias="for")
+    """How long; until the end of the run where absent."""
+
+
+class Scale(Trigger):
+    """Change the replicas of the workload's controller; put back after `for`, or at the end of the run."""
+
+    replicas: int | None = Field(default=None, ge=0)
+    """How many."""
+    by: int | None = None
+    """How many more, or (negative) fewer."""
+    for_: PositiveDuration | None = Field(default=None, alias="for")
+    """How long; until the end of the run where absent."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        exactly_one(self, ("replicas", "by"), "scale")
+        return self
+
+
+class RolloutRestart(Trigger):
+    """Replace all Pods of the workload by its controller's rules, as `kubectl rollout restart` does. Not undone."""
+
+
+Argv = Annotated[list[str], Field(min_length=1)]
+
+
+class Command(PodTarget):
+    """Run commands of your own: a cloud's CLI, ssh, IPMI. They are run for each chosen Pod: `{{ pod }}`, `{{ node }}`,
+    `{{ ip }}`, `{{ namespace }}`, `{{ context }}` and `{{ kubeconfig }}` are filled in; no shell is between. Exit
+    code 0 means that it worked."""
+
+    apply: Argv
+    """Makes the change."""
+    verify: Argv | None = None
+    """Tells whether it bit; taken for granted where absent."""
+    undo: Argv | None = None
+    """Takes it back; must work twice, and where nothing was changed. Nothing is undone where absent."""
+    verify_undone: Argv | None = None
+    """Tells whether nothing of it is left."""
+    timeout: PositiveDuration = 30.0
+    """Longest run of each; then it is killed, and counts as failed."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables beside those of chaosrunner itself; no secrets."""
+    for_: PositiveDuration | None = Field(default=None, alias="for")
+    """How long; until the end of the run where absent."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.undo is None and (self.verify_undone is not None or self.for_ is not None):
+            raise mistake("nothing is undone without undo", "give undo, or leave verify_undone and for out")
+        return self
+
+
+class Heal(Model):
+    """End the fault of an earlier step before its time."""
+
+    step: Name
+    """Name of that step."""
 
 
 class Baseline(Model):
@@ -654,9 +865,18 @@ class ProbeOnce(Model):
     """Answer expected; a success where absent."""
 
 
-StepBody = Baseline | Evict | DeletePod | Cordon | Uncordon | Drain | Wait | Hold | ProbeOnce
+LASTING = (Network, Freeze, Taint, Scale, Command)
+"""Faults that are there until something ends them."""
 
-STEPS = ("baseline", "evict", "delete_pod", "cordon", "uncordon", "drain", "wait", "hold", "probe_once")
+StepBody = (
+    Baseline | Evict | DeletePod | Cordon | Uncordon | Drain | Network | Freeze | Kill | Taint | Scale | RolloutRestart
+    | Command | Heal | Wait | Hold | ProbeOnce
+)  # fmt: skip
+
+STEPS = (
+    "baseline", "evict", "delete_pod", "cordon", "uncordon", "drain", "network", "freeze", "kill", "taint", "scale",
+    "rollout_restart", "command", "heal", "wait", "hold", "probe_once",
+)  # fmt: skip
 
 
 class Step(Model):
@@ -676,6 +896,22 @@ class Step(Model):
     """Take cordons of this run back."""
     drain: Drain | None = None
     """Cordon nodes and evict their Pods."""
+    network: Network | None = None
+    """Disturb the network of Pods."""
+    freeze: Freeze | None = None
+    """Stop a process for a while."""
+    kill: Kill | None = None
+    """Send a signal to a process."""
+    taint: Taint | None = None
+    """Put a taint on nodes."""
+    scale: Scale | None = None
+    """Change the number of replicas."""
+    rollout_restart: RolloutRestart | None = Field(default=None, alias="rollout-restart")
+    """Replace all Pods by a rollout."""
+    command: Command | None = None
+    """Run commands of your own."""
+    heal: Heal | None = None
+    """End the fault of an earlier step."""
     wait: Wait | None = None
     """Wait until something holds."""
     hold: Hold | None = None
@@ -810,6 +1046,15 @@ def resolve_headers(headers: dict[str, str | Secret]) -> dict[str, str]:
     return {name: value.resolve() if isinstance(value, Secret) else value for name, value in headers.items()}
 
 
+class Gateway(Model):
+    """The Pods through which the probes' requests come."""
+
+    selector: Selector
+    """Labels of its Pods."""
+    namespace: Name | None = None
+    """Their namespace; the workload's where absent."""
+
+
 class Workload(Model):
     """What the drill is about."""
 
@@ -819,6 +1064,8 @@ class Workload(Model):
     """What creates them, like `deployment/chat`; looked up from the Pods' owners where absent."""
     service: Name | None = None
     """Service whose endpoints they are; without it endpoint metrics are unknown."""
+    gateway: Gateway | None = None
+    """The Pods through which requests come: what network faults call `gateway`. A rehearsal uses the lab's."""
 
 
 class Endpoint(Model):
@@ -882,6 +1129,63 @@ class Limits(Model):
     """Labels that every Pod must carry that is taken away."""
     deadline: PositiveDuration = 3600.0
     """Longest run; then it is aborted and everything put back."""
+
+
+class AgentImage(Model):
+    """The container that sets faults inside a Pod: see `chaosrunner agent --help`."""
+
+    image: Text | None = None
+    """Image; the one of this version where absent."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When nodes pull it."""
+
+
+class ToxiproxyDriver(Model):
+    """A Toxiproxy between callers and replicas."""
+
+    url: Url | None = None
+    """Base URL of its HTTP API; a rehearsal uses the lab's."""
+    proxy: Text = "{{ pod }}"
+    """Name of the proxy that leads to a Pod; `{{ pod }}` and `{{ ip }}` are filled in."""
+
+
+DRIVERS = ("ephemeral-container", "network-policy", "toxiproxy")
+
+Driver = Literal["ephemeral-container", "network-policy", "toxiproxy"]
+
+
+def _read_drivers(value: Any) -> list[Any]:
+    drivers = value if isinstance(value, list) else [value]
+    for driver in drivers:
+        if driver not in DRIVERS:
+            raise ValueError(
+                f'unknown driver "{driver}"; {suggest(str(driver), DRIVERS) or "one of: " + ", ".join(DRIVERS)}'
+            )
+    if not drivers:
+        raise ValueError("expected a driver, or a list of them in the order of preference")
+    return drivers
+
+
+Preference = Annotated[
+    list[Driver],
+    reader(_read_drivers),
+    WithJsonSchema(
+        {"anyOf": [{"enum": list(DRIVERS)}, {"type": "array", "minItems": 1, "items": {"enum": list(DRIVERS)}}]}
+    ),
+]
+"""Drivers; in YAML one, or a list."""
+
+
+class Drivers(Model):
+    """By what faults are made where there is more than one way."""
+
+    network: Preference = ["ephemeral-container"]  # noqa: RUF012
+    """`ephemeral-container`: rules in the Pod's own network, which end by themselves. `network-policy`: a
+    NetworkPolicy. `toxiproxy`: a proxy in between. Of a list the first that works here."""
+    agent: AgentImage = AgentImage()
+    """The container of `ephemeral-container`, of freeze and of kill."""
+    toxiproxy: ToxiproxyDriver = ToxiproxyDriver()
+    """Where the proxy is."""
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -1101,5 +1405,7 @@ class Drill(Model):
     """Values for the playbook's parameters; `-p name=value` goes before them."""
     limits: Limits = Limits()
     """What the drill may touch at most."""
+    drivers: Drivers = Drivers()
+    """By what faults are made."""
     lab: LabSpec | None = None
     """What a rehearsal runs on."""

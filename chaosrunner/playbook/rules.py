@@ -20,20 +20,28 @@ from chaosrunner.playbook.expressions import (
     walk,
 )
 from chaosrunner.playbook.models import (
+    LASTING,
     PROBE_KINDS,
     Baseline,
+    Command,
     Cordon,
     DeletePod,
     Drain,
     Drill,
     Evict,
+    Heal,
     Hold,
+    Network,
     NodeTarget,
     Playbook,
-    PodFault,
+    PodTarget,
     Probe,
     ProbeOnce,
+    ProcessFault,
+    RolloutRestart,
+    Scale,
     Step,
+    Taint,
     Trigger,
     Wait,
 )
@@ -69,13 +77,25 @@ class Finding(NamedTuple):
 
 
 def takes_pods(step: Step) -> bool:
-    """Whether a step really takes Pods away."""
+    """Whether a step really takes Pods away, or has somebody take them."""
     match step.body:
         case Evict(dry_run=dry_run):
             return not dry_run
-        case DeletePod() | Drain():
+        case DeletePod() | Drain() | RolloutRestart() | Scale() | Command():
             return True
+        case Taint(effect=effect):
+            return effect == "NoExecute"
     return False
+
+
+def hits_pods(step: Step) -> bool:
+    """Whether a step takes Pods away, or keeps them from serving."""
+    return takes_pods(step) or isinstance(step.body, Network | ProcessFault)
+
+
+def changes(step: Step) -> bool:
+    """Whether a step changes anything."""
+    return hits_pods(step) or isinstance(step.body, Cordon | Taint)
 
 
 def review_playbook(playbook: Playbook) -> Iterator[Finding]:
@@ -102,7 +122,7 @@ def expressions(playbook: Playbook) -> Iterator[tuple[Keys, Expression]]:
             case Trigger(when=when) as fault:
                 if when is not None:
                     yield (*keys, "when"), when
-                if isinstance(fault, PodFault) and fault.from_ and fault.from_.expression is not None:
+                if isinstance(fault, PodTarget) and fault.from_ and fault.from_.expression is not None:
                     yield (*keys, "from", "expression"), fault.from_.expression
     if playbook.abort is not None:
         yield ("abort",), playbook.abort
@@ -132,7 +152,7 @@ def _steps(playbook: Playbook) -> Iterator[Finding]:
             if taken:
                 yield Finding(keys, "a baseline after a fault does not show the service at rest", warning=True)
             measured = True
-        if not measured and (takes_pods(step) or isinstance(body, Cordon)):
+        if not measured and changes(step):
             message = "a fault before any baseline: no fault is sent to a service that was not seen healthy"
             yield Finding(keys, message, "begin with a baseline step")
             measured = True
@@ -145,14 +165,27 @@ def _steps(playbook: Playbook) -> Iterator[Finding]:
         if isinstance(body, Evict) and body.dry_run and (body.retry_for or body.grace_period is not None):
             key = "retry_for" if body.retry_for else "grace_period"
             yield Finding((*keys, key), f'a dry run takes nothing away, so "{key}" does nothing', warning=True)
+        if isinstance(body, Heal):
+            yield from _healed(playbook, index)
         if isinstance(body, Wait) and not taken and (need := _needs_fault(body.until)):
             message = f"{need} is never known before Pods were taken away"
             yield Finding((*keys, "until"), message, "wait after a fault")
         if step.probe_once is not None:
             yield from _known_probe((*keys, "probe"), step.probe_once.probe, playbook)
             yield from _once(keys, step.probe_once, playbook)
-        taken = taken or takes_pods(step)
+        taken = taken or hits_pods(step)
         cordoned = cordoned or isinstance(body, Cordon | Drain)
+
+
+def _healed(playbook: Playbook, index: int) -> Iterator[Finding]:
+    """A step that ends the fault of an earlier one."""
+    step = playbook.steps[index].heal
+    assert step is not None
+    keys: Keys = ("steps", index, "heal", "step")
+    lasting = [earlier.title for earlier in playbook.steps[:index] if isinstance(earlier.body, LASTING)]
+    if step.step not in lasting:
+        hint = suggest(step.step, lasting) or f"known: {', '.join(lasting) or 'none'}"
+        yield Finding(keys, f'no earlier step "{step.step}" makes a fault that lasts', hint)
 
 
 def _needs_fault(expression: Expression) -> str:
@@ -245,10 +278,12 @@ def _expression(playbook: Playbook, keys: Keys, expression: Expression) -> Itera
             yield Finding((*keys[:2], "confidence"), "only a comparison of success_rate has a confidence interval")
     if (
         keys[0] in ("checks", "abort")
-        and not any(map(takes_pods, playbook.steps))
+        and not any(map(hits_pods, playbook.steps))
         and (need := _needs_fault(expression))
     ):
-        yield Finding(keys, f"no step takes a Pod away, so {need} is never known", "add a fault, or remove the check")
+        yield Finding(
+            keys, f"no step takes or hits a Pod, so {need} is never known", "add a fault, or remove the check"
+        )
     if names & {"goodput", "good_share"} and all(probe.slo.empty for probe in probes):
         yield Finding(keys, "no probe says what a good request is", "give the probe an slo")
     if "evictions" in names and not any(isinstance(step.body, Evict | Drain) for step in playbook.steps):
@@ -303,7 +338,7 @@ def review_drill(drill: Drill, playbook: Playbook) -> Iterator[tuple[bool, Findi
     """Findings about a drill with its playbook; the flag says whether the place is in the playbook."""
     for finding in _environment(drill):
         yield False, finding
-    for finding in _limits(drill, playbook):
+    for finding in [*_gateway(drill, playbook), *_limits(drill, playbook)]:
         yield False, finding
     for keys, expression in expressions(playbook):
         names = metrics(expression)
@@ -349,18 +384,29 @@ def _environment(drill: Drill) -> Iterator[Finding]:
         yield Finding(("limits", "namespaces"), message)
 
 
+def _gateway(drill: Drill, playbook: Playbook) -> Iterator[Finding]:
+    """Network faults of a drill whose gateway is not known."""
+    by_peer = any(driver != "toxiproxy" for driver in drill.drivers.network)
+    if drill.workload.gateway is not None or drill.lab is not None or not by_peer:
+        return
+    for number, step in enumerate(playbook.steps, start=1):
+        if step.network is not None and step.network.peer == "gateway":
+            message = f"step {number} ({step.title}) of the playbook is between the Pods and the gateway"
+            yield Finding(("workload",), message, "give workload.gateway: {selector: ...}")
+
+
 def _limits(drill: Drill, playbook: Playbook) -> Iterator[Finding]:
     limits = drill.limits
     for number, step in enumerate(playbook.steps, start=1):
         body, who = step.body, f"step {number} ({step.title}) of the playbook"
-        if isinstance(body, PodFault) and takes_pods(step):
+        if isinstance(body, PodTarget) and hits_pods(step):
             if body.pods.mode == "fixed" and body.pods.value > limits.max_pods:
                 yield Finding(("limits", "max_pods"), f"{who} takes {body.pods} Pods, max_pods is {limits.max_pods}")
             share = 100.0 if body.pods.mode == "all" else body.pods.value if body.pods.mode == "percent" else 0.0
             if share > limits.max_percent:
                 message = f"{who} takes {share:g}% of the Pods, max_percent is {limits.max_percent:g}%"
                 yield Finding(("limits", "max_percent"), message)
-        nodes = body.nodes if isinstance(body, Cordon | Drain) else None
+        nodes = body.nodes if isinstance(body, Cordon | Drain | Taint) else None
         if nodes is not None and nodes.mode == "fixed" and nodes.value > limits.max_nodes:
             yield Finding(("limits", "max_nodes"), f"{who} takes {nodes} nodes, max_nodes is {limits.max_nodes}")
     planned = sum(step.body.for_ for step in playbook.steps if isinstance(step.body, Baseline | Hold))
@@ -386,4 +432,6 @@ def _patience(step: Step) -> float:
             waits += timeout * (nodes.value if nodes is not None and nodes.mode == "fixed" else 1)
         case Evict(retry_for=retry_for, dry_run=False):
             waits += retry_for
+        case Command(timeout=timeout):
+            waits += timeout
     return waits

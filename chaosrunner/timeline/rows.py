@@ -484,8 +484,8 @@ class Watch(Base, tag_field="kind", tag="watch"):
 
 
 Row = (
-    Run | Step | Action | Journal | Effect | Clock | Skew | Prober | Worker | RequestSent | RequestHeaders | Request | Pod
-    | EndpointSlice | Node | Pdb | Event | Alerts | Watch
+    Run | Step | Action | Journal | Effect | Clock | Skew | Prober | Worker | RequestSent | RequestHeaders | Request
+    | Pod | EndpointSlice | Node | Pdb | Event | Alerts | Watch
 )  # fmt: skip
 """Any row. Decode a line with `msgspec.json.Decoder(Row)`."""
 
