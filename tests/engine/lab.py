@@ -31,6 +31,7 @@ class Lab:
     log: str
     control: str
     pod_header: str | None
+    toxiproxy: str | None
     pid: int
 
     @property

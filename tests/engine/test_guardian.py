@@ -25,6 +25,8 @@ from tests.engine.test_recovery import cordon_recorded
 
 pytestmark = pytest.mark.lab
 
+FOREVER = {"wait": {"until": "restarts > 0", "timeout": "60s"}}
+
 RUNNER = Path(__file__).with_name("runner.py")
 
 
@@ -39,7 +41,8 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 
 def start(drill: Path, kubeconfig: str, lab: Lab, folder: Path, loop: str, **settings: float) -> subprocess.Popen[str]:
     command = [sys.executable, str(RUNNER), str(drill), kubeconfig, lab.context, str(folder)]
-    return subprocess.Popen([*command, json.dumps(settings), loop], text=True, stderr=subprocess.DEVNULL)
+    with (folder / "stderr").open("w") as errors:
+        return subprocess.Popen([*command, json.dumps(settings), loop], text=True, stderr=errors)
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
@@ -87,10 +90,10 @@ def test_the_guardian_of_a_run_that_ends_goes_with_it_and_leaves_no_trace(lab: L
 def test_a_busy_event_loop_does_not_outlive_the_deadline(
     lab: Lab, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
-    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(60)], limits={"max_nodes": 3, "deadline": "3s"})
+    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, FOREVER], limits={"max_nodes": 3, "deadline": "3s"})
     before = lab.nodes()
     started.append(start(drill, lab.kubeconfig, lab, tmp_path, "stuck", silence=1.0, grace=0.5))
-    wait_for(lambda: "ended" in events(tmp_path))
+    wait_for(lambda: "ended" in events(tmp_path), 30)
     assert started[0].wait(5) == -signal.SIGKILL
     assert events(tmp_path) == ["terminated", "killed", "took_over", "undone", "ended"]
     assert "no sign of life" in told(tmp_path)[0]["reason"]
@@ -111,21 +114,21 @@ def test_a_guardian_waits_for_an_api_server_that_is_away(
     wait_for(lambda: "took_over" in events(tmp_path))
     assert lab.nodes() != before
     proxy.restore()
-    wait_for(lambda: "ended" in events(tmp_path))
+    wait_for(lambda: "ended" in events(tmp_path), 30)
     assert lab.nodes() == before
 
 
 def test_what_a_guardian_cannot_undo_is_told_with_the_command_that_does_it(
     lab: Lab, proxy: Proxy, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
-    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(60)], limits={"max_nodes": 3, "deadline": "5s"})
+    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, FOREVER], limits={"max_nodes": 3, "deadline": "5s"})
     assert proxy.kubeconfig is not None
     started.append(start(drill, proxy.kubeconfig, lab, tmp_path, "free", least=1.0))
     wait_for(lambda: cordon_recorded(tmp_path))
     proxy.cut()
     started[0].kill()
     (node,) = lab.cordoned()
-    wait_for(lambda: "ended" in events(tmp_path))
+    wait_for(lambda: "ended" in events(tmp_path), 30)
     assert events(tmp_path) == ["took_over", "undo_failed", "ended"]
     (by_hand,) = tmp_path.glob(f"*/*/{BY_HAND}")
     assert f"patch node {node} --type=merge" in by_hand.read_text()
