@@ -51,7 +51,9 @@ class Refused(Exception):
 
     def __init__(self, what: str, status: int, text: str) -> None:
         super().__init__(f"{what}: {status} {text}".strip())
+        self.what = what
         self.status = status
+        self.text = text
 
 
 class Toxiproxy:
