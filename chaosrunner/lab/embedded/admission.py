@@ -1,11 +1,28 @@
-"""What the lab changes in new Pods where all share one address: each gets ports of its own."""
+"""What the lab refuses in Pods beyond the rules of the API, and what it changes in new ones where all share one
+address: each gets ports of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from chaosrunner.lab.embedded import errors
+from chaosrunner.lab.embedded.resources import Resource
 from chaosrunner.lab.embedded.store import Store, clone
 from chaosrunner.lab.objects import Json
+
+
+def check_injected(resource: Resource, pod: Json) -> None:
+    """ApiError 403 for an ephemeral container that would change the Pod's network, worded as Pod Security words it."""
+    for container in (pod.get("spec") or {}).get("ephemeralContainers") or ():
+        added = ((container.get("securityContext") or {}).get("capabilities") or {}).get("add") or ()
+        if "NET_ADMIN" in added:
+            name = pod["metadata"]["name"]
+            why = (
+                'violates PodSecurity "lab:latest": non-default capabilities '
+                f'(container "{container.get("name", "")}" must not include "NET_ADMIN" in '
+                "securityContext.capabilities.add): Pods of the embedded lab have no network of their own"
+            )
+            raise errors.forbidden(errors.details_of(resource, name), f'{resource.plural} "{name}" is forbidden: {why}')
 
 
 class PortAdmission(Store):

@@ -386,7 +386,7 @@ def _verb(method: str, target: Target, query: Mapping[str, str]) -> str:
             allowed = ("create",)
         case "log":
             allowed = ("get",)
-        case "scale" | "status":
+        case "ephemeralcontainers" | "scale" | "status":
             allowed = ("get", "patch", "update")
     needs_name = verb in ("update", "patch")
     everywhere = target.resource.namespaced and target.namespace is None
@@ -403,7 +403,8 @@ def _verb(method: str, target: Target, query: Mapping[str, str]) -> str:
 def _container(pod: Json, asked: str) -> str:
     """The container whose log is meant. ApiError 400."""
     spec, meta = pod["spec"], pod["metadata"]
-    names = [entry["name"] for entry in (*spec["containers"], *spec.get("initContainers", ()))]
+    kinds = ("containers", "initContainers", "ephemeralContainers")
+    names = [entry["name"] for kind in kinds for entry in spec.get(kind, ())]
     if not asked:
         asked = (meta.get("annotations") or {}).get("kubectl.kubernetes.io/default-container", "")
     if not asked and len(spec["containers"]) > 1:

@@ -71,6 +71,8 @@ def on_update(resource: Resource, obj: Json) -> None:
             spec.setdefault("replicas", 1)
         case "services":
             _service(spec, obj["metadata"])
+        case "networkpolicies":
+            _policy(spec)
 
 
 def _template(spec: Json) -> None:
@@ -81,8 +83,9 @@ def _template(spec: Json) -> None:
 
 def pod_spec(spec: Json) -> None:
     """Defaults of a Pod's spec, also inside a template."""
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        _container(container)
+    for kind in ("initContainers", "containers", "ephemeralContainers"):
+        for container in spec.get(kind) or ():
+            _container(container)
     for volume in spec.get("volumes") or ():
         if "hostPath" in volume:
             volume["hostPath"].setdefault("type", "")
@@ -157,6 +160,15 @@ def qos_class(spec: Json) -> str:
         if any(name not in limits or requests[name] != limits[name] for name in ("cpu", "memory")):
             return "Burstable"
     return "Guaranteed"
+
+
+def _policy(spec: Json) -> None:
+    spec.setdefault("podSelector", {})
+    if not spec.get("policyTypes"):
+        spec["policyTypes"] = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
+    for rule in (*(spec.get("ingress") or ()), *(spec.get("egress") or ())):
+        for port in rule.get("ports") or ():
+            port.setdefault("protocol", "TCP")
 
 
 def _service(spec: Json, meta: Json) -> None:

@@ -72,7 +72,7 @@ _TABLE = (
         "Pod",
         short=("po",),
         categories=("all",),
-        subresources=("binding", "eviction", "log", "status"),
+        subresources=("binding", "ephemeralcontainers", "eviction", "log", "status"),
         generation=True,
         returned=True,
     ),
@@ -114,6 +114,7 @@ _TABLE = (
         namespaced=False,
         verbs=("create",),
     ),
+    Resource("networkpolicies", "NetworkPolicy", "networking.k8s.io", short=("netpol",), generation=True),
     Resource(
         "poddisruptionbudgets",
         "PodDisruptionBudget",

@@ -240,7 +240,8 @@ class Store:
             self._put(kind, "MODIFIED" if old else "ADDED", new, old)
 
     def update(self, resource: str, obj: Json, *, subresource: str | None = None, dry_run: bool = False) -> Json:
-        """Replace an object, or with subresource="status" its status only; without, the status is kept as it was.
+        """Replace an object, or with a subresource (status, ephemeralcontainers) only that part; without, all but the
+        status.
 
         metadata.resourceVersion, if given, must be the present one, and so must metadata.uid (409). Some kinds demand
         the version (422).
@@ -266,7 +267,7 @@ class Store:
         new = self._merged(kind, old, clone(obj | {"metadata": meta}), subresource)
         with _readable(kind):
             defaults.on_update(kind, new)
-            validation.check(kind, new, old)
+            validation.check(kind, new, old, subresource)
         if dry_run:
             return new
         if new == old:
@@ -455,6 +456,17 @@ class Store:
             for field in ("labels", "annotations"):
                 if field in new["metadata"]:
                     merged["metadata"][field] = new["metadata"][field]
+            return merged
+        if subresource == "ephemeralcontainers":
+            merged = clone(old)
+            merged["spec"]["ephemeralContainers"] = (new.get("spec") or {}).get("ephemeralContainers") or []
+            if not merged["spec"]["ephemeralContainers"]:
+                del merged["spec"]["ephemeralContainers"]
+            # Compared with its defaults: an entry that was only named again is no change.
+            with _readable(kind):
+                defaults.on_update(kind, merged)
+            if _desired(merged) != _desired(old):
+                merged["metadata"]["generation"] += 1
             return merged
         new["kind"], new["apiVersion"] = kind.kind, kind.api_version
         meta = new["metadata"]

@@ -273,6 +273,10 @@ def _plain(obj: Json, now: datetime) -> list[Any]:
     return [obj["metadata"]["name"], _created(obj, now)]
 
 
+def _policy(obj: Json, now: datetime) -> list[Any]:
+    return [obj["metadata"]["name"], str(Selector.of(obj["spec"]["podSelector"])) or NONE, _created(obj, now)]
+
+
 _TEMPLATE = ("Containers+", "Images+", "Selector+")
 _OTHER: tuple[tuple[str, ...], Callable[[Json, datetime], list[Any]]] = ((NAME, "Age"), _plain)
 _KINDS: dict[str, tuple[tuple[str, ...], Callable[[Json, datetime], list[Any]]]] = {
@@ -286,6 +290,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], Callable[[Json, datetime], list[Any]]]]
     ),
     "leases": ((NAME, "Holder", "Age"), _lease),
     "namespaces": ((NAME, "Status", "Age"), _namespace),
+    "networkpolicies": ((NAME, "Pod-Selector", "Age"), _policy),
     "nodes": (
         (NAME, "Status", "Roles", "Age", "Version", "Internal-IP+", "External-IP+", "OS-Image+", "Kernel-Version+",
          "Container-Runtime+"),

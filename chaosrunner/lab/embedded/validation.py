@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from ipaddress import ip_address
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address, ip_network
 
 from chaosrunner.lab.embedded import names
 from chaosrunner.lab.embedded.errors import Cause, invalid
@@ -19,9 +19,10 @@ _PERCENT_RULE = (
 )
 
 
-def check(resource: Resource, obj: Json, old: Json | None = None) -> None:
-    """Raise ApiError 422 with every cause that was found. `old` is given for an update."""
-    causes = [*_metadata(resource, obj["metadata"], old), *_KINDS.get(resource.plural, _nothing)(obj, old)]
+def check(resource: Resource, obj: Json, old: Json | None = None, subresource: str | None = None) -> None:
+    """Raise ApiError 422 with every cause that was found. `old` is given for an update, perhaps of a subresource."""
+    rules = _injected if subresource == "ephemeralcontainers" else _KINDS.get(resource.plural, _nothing)
+    causes = [*_metadata(resource, obj["metadata"], old), *rules(obj, old)]
     if causes:
         raise invalid(resource, obj["metadata"].get("name", ""), causes)
 
@@ -89,7 +90,10 @@ def _nothing(obj: Json, old: Json | None) -> Iterator[Cause]:
 
 
 def _pod(obj: Json, old: Json | None) -> Iterator[Cause]:
-    yield from _pod_spec(obj.get("spec") or {}, "spec")
+    spec = obj.get("spec") or {}
+    yield from _pod_spec(spec, "spec")
+    if old is None and spec.get("ephemeralContainers"):
+        yield "FieldValueForbidden", "spec.ephemeralContainers", "Forbidden: cannot be set on create"
     if old is not None and _fixed(obj["spec"]) != _fixed(old["spec"]):
         yield (
             "FieldValueForbidden",
@@ -99,6 +103,18 @@ def _pod(obj: Json, old: Json | None) -> Iterator[Cause]:
             "existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was "
             "previously negative)",
         )
+
+
+def _injected(obj: Json, old: Json | None) -> Iterator[Cause]:
+    """Of an update of ephemeralcontainers: entries may come, and none may go or change."""
+    yield from _pod_spec(obj["spec"], "spec")
+    given = {entry.get("name"): entry for entry in obj["spec"].get("ephemeralContainers", ())}
+    for present in (old or obj)["spec"].get("ephemeralContainers", ()):
+        name = present["name"]
+        if given.get(name) != present:
+            what = "changed" if name in given else "removed"
+            why = f'Forbidden: existing ephemeral containers "{name}" may not be {what}\n'
+            yield "FieldValueForbidden", "spec.ephemeralContainers", why
 
 
 def _fixed(spec: Json) -> Json:
@@ -134,9 +150,41 @@ def _pod_spec(spec: Json, path: str) -> Iterator[Cause]:
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if container.get(probe):
                 yield from _probe(container[probe], f"{at}.{probe}")
+    targets = seen | {entry.get("name", "") for entry in spec.get("initContainers") or ()}
+    yield from _ephemeral(spec.get("ephemeralContainers") or (), targets, f"{path}.ephemeralContainers")
     policy = spec.get("restartPolicy", "Always")
     if policy not in _RESTART:
         yield unsupported(f"{path}.restartPolicy", policy, _RESTART)
+
+
+_PULL = ("Always", "IfNotPresent", "Never")
+_NOT_EPHEMERAL = ("ports", "resources", "resizePolicy", "restartPolicy", "livenessProbe", "readinessProbe",
+                  "startupProbe", "lifecycle")  # fmt: skip
+
+
+def _ephemeral(containers: Sequence[Json], targets: set[str], path: str) -> Iterator[Cause]:
+    """`targets`: the names of the Pod's own containers."""
+    seen = set(targets)
+    for index, container in enumerate(containers):
+        at, name = f"{path}[{index}]", container.get("name") or ""
+        if not name:
+            yield required(f"{at}.name")
+        else:
+            yield from (wrong(f"{at}.name", name, why) for why in names.of_container(name))
+        if not container.get("image"):
+            yield required(f"{at}.image")
+        if container["imagePullPolicy"] not in _PULL:
+            yield unsupported(f"{at}.imagePullPolicy", container["imagePullPolicy"], _PULL)
+        if name in seen:
+            yield "FieldValueDuplicate", f"{at}.name", f'Duplicate value: "{name}"'
+        seen.add(name)
+        target = container.get("targetContainerName")
+        if target and target not in targets:
+            yield "FieldValueNotFound", f"{at}.targetContainerName", f'Not found: "{target}"'
+        for field in _NOT_EPHEMERAL:
+            if container.get(field):
+                why = "Forbidden: cannot be set for an Ephemeral Container"
+                yield "FieldValueForbidden", f"{at}.{field}", why
 
 
 def _probe(probe: Json, path: str) -> Iterator[Cause]:
@@ -271,15 +319,60 @@ def _event(obj: Json, old: Json | None) -> Iterator[Cause]:
 
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_TAINT = ("key", "value", "effect")
 
 
 def _node(obj: Json, old: Json | None) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
     if not isinstance(spec.get("unschedulable", False), bool):
         raise TypeError("spec.unschedulable is neither true nor false")
+    seen: set[tuple[str, str]] = set()
     for index, taint in enumerate(spec.get("taints") or ()):
-        if taint.get("effect") not in _EFFECTS:
-            yield unsupported(f"metadata.taints[{index}].effect", taint.get("effect", ""), _EFFECTS)
+        at, key, value, effect = f"metadata.taints[{index}]", *(taint.get(name, "") for name in _TAINT)
+        yield from (wrong(f"{at}.key", key, why) for why in names.of_key(key))
+        yield from (wrong(f"{at}.value", value, why) for why in names.of_value(value))
+        if not effect:
+            yield required(f"{at}.effect")
+        elif effect not in _EFFECTS:
+            yield unsupported(f"{at}.effect", effect, _EFFECTS)
+        if (key, effect) in seen:
+            shown = json.dumps(taint, separators=(",", ":"))
+            why = f"Duplicate value: {shown}: taints must be unique by key and effect pair"
+            yield "FieldValueDuplicate", at, why
+        seen.add((key, effect))
+
+
+def _policy(obj: Json, old: Json | None) -> Iterator[Cause]:
+    """A NetworkPolicy, which nobody enforces here."""
+    spec = obj.get("spec") or {}
+    for way, other in (("ingress", "from"), ("egress", "to")):
+        for index, rule in enumerate(spec.get(way) or ()):
+            at = f"spec.{way}[{index}]"
+            for place, port in enumerate(rule.get("ports") or ()):
+                yield from _port(port.get("port", 1), f"{at}.ports[{place}].port")
+            for place, peer in enumerate(rule.get(other) or ()):
+                yield from _peer(peer, f"{at}.{other}[{place}]")
+    for index, type_ in enumerate(spec.get("policyTypes") or ()):
+        if type_ not in _POLICY_TYPES:
+            yield unsupported(f"spec.policyTypes[{index}]", type_, _POLICY_TYPES)
+
+
+_POLICY_TYPES = ("Ingress", "Egress")
+
+
+def _peer(peer: Json, path: str) -> Iterator[Cause]:
+    kinds = [name for name in ("podSelector", "namespaceSelector", "ipBlock") if name in peer]
+    if "ipBlock" in kinds:
+        block = peer["ipBlock"].get("cidr", "")
+        try:
+            ip_network(block, strict=False)
+        except ValueError:
+            why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+            yield wrong(f"{path}.ipBlock.cidr", block, why) if block else required(f"{path}.ipBlock.cidr")
+    if not kinds:
+        yield required(path, "Required value: must specify a peer")
+    elif len(kinds) > 1 and "ipBlock" in kinds:
+        yield "FieldValueForbidden", path, "Forbidden: may not specify both ipBlock and another peer"
 
 
 _KINDS = {
@@ -292,4 +385,5 @@ _KINDS = {
     "endpointslices": _slice,
     "events": _event,
     "nodes": _node,
+    "networkpolicies": _policy,
 }

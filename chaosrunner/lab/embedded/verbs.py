@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chaosrunner.lab.embedded import access, errors, events_v1
+from chaosrunner.lab.embedded import access, admission, errors, events_v1
 from chaosrunner.lab.embedded.access import Account
 from chaosrunner.lab.embedded.errors import ApiError
 from chaosrunner.lab.embedded.eviction import evict
@@ -155,6 +155,8 @@ def _write(store: Store, target: Target, obj: Json, dry_run: bool) -> Json:
     if target.namespace:
         meta["namespace"] = target.namespace
     subresource = target.subresource or None
+    if subresource == "ephemeralcontainers":
+        admission.check_injected(target.resource, obj)
     written = store.update(target.resource.plural, obj, subresource=subresource, dry_run=dry_run)
     return shown(target, written)
 

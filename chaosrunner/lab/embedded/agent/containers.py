@@ -43,12 +43,15 @@ class Backoff:
 class Container:
     """State of one container. `spec` is its entry in the Pod's spec; times are unix seconds."""
 
-    def __init__(self, spec: Json, directory: Path, backoff: Backoff, *, waiting: str, init: bool = False) -> None:
+    def __init__(
+        self, spec: Json, directory: Path, backoff: Backoff, *, waiting: str, kind: str = "containers"
+    ) -> None:
         self.spec = spec
         self.name: str = spec["name"]
         self.directory = directory
         self.backoff = backoff
-        self.is_init = init
+        self.kind = kind
+        """Where in the Pod's spec it stands: containers, initContainers or ephemeralContainers."""
         self.process: Process | None = None
         self.restarts = 0
         self.started = False
@@ -59,6 +62,10 @@ class Container:
         self._state: Json = {"waiting": {"reason": waiting}}
         self._last: Json = {}
         directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def is_init(self) -> bool:
+        return self.kind == "initContainers"
 
     @property
     def is_running(self) -> bool:
@@ -92,12 +99,10 @@ class Container:
         self.ready = False
         self._state = {"running": {"startedAt": _time(process.started)}}
 
-    def end(self, process: Process) -> None:
-        """The container's process has ended, and the agent has noticed."""
-        code = process.exit_code or 0
-        self._terminated(
-            code, "Completed" if code == 0 else "Error", started=process.started, finished=process.finished
-        )
+    def end(self, process: Process, message: str = "") -> None:
+        """The container's process has ended, and the agent has noticed. `message`: its termination message."""
+        code, reason = process.exit_code or 0, "Error" if process.exit_code else "Completed"
+        self._terminated(code, reason, started=process.started, finished=process.finished, message=message)
 
     def fail_start(self, message: str, now: float) -> None:
         """The command could not be started: as a runtime does, this counts as a run that ended with 128."""
@@ -136,18 +141,19 @@ class Container:
 
     def status(self) -> Json:
         """The container's entry in status.containerStatuses."""
+        is_ephemeral = self.kind == "ephemeralContainers"
         found: Json = {
             "name": self.name,
             "state": self._state,
             "lastState": self._last,
-            "ready": self.succeeded if self.is_init else self.ready,
+            "ready": self.succeeded if self.is_init else self.ready and not is_ephemeral,
             "restartCount": self.restarts,
             "image": self.spec.get("image", ""),
             "imageID": "",
         }
         if self.id:
             found["containerID"] = self.id
-        return found | {"started": self.started}
+        return found if is_ephemeral else found | {"started": self.started}
 
 
 def _time(seconds: float) -> str:

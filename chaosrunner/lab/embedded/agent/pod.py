@@ -16,6 +16,7 @@ import anyio.abc
 from chaosrunner.lab.embedded.agent import environment
 from chaosrunner.lab.embedded.agent.checks import ProbeClock, Target, check
 from chaosrunner.lab.embedded.agent.containers import Backoff, Container
+from chaosrunner.lab.embedded.agent.injection import Injection
 from chaosrunner.lab.embedded.agent.processes import Process
 from chaosrunner.lab.embedded.store import clone, timestamp
 from chaosrunner.lab.objects import Json
@@ -52,12 +53,15 @@ class PodWorker:
         self._stops: list[anyio.CancelScope] = []
         self._init: list[Container] = []
         self.containers: list[Container] = []
+        self._injected: list[Container] = []
+        self._group: anyio.abc.TaskGroup | None = None
 
     # -- what the node tells -----------------------------------------------------------------------------------------
 
     def update(self, pod: Json) -> None:
         """The Pod object changed."""
         self.pod = pod
+        self._inject()
         meta = pod["metadata"]
         if "deletionTimestamp" in meta:
             self._end(float(meta["deletionGracePeriodSeconds"]))
@@ -76,7 +80,7 @@ class PodWorker:
             scope.deadline = min(scope.deadline, anyio.current_time() + grace)
 
     def all_containers(self) -> list[Container]:
-        return [*self._init, *self.containers]
+        return [*self._init, *self.containers, *self._injected]
 
     @property
     def _is_ending(self) -> bool:
@@ -88,28 +92,63 @@ class PodWorker:
         spec = self.pod["spec"]
         has_init = bool(spec.get("initContainers"))
         self._init = [
-            self._container(entry, "PodInitializing", init=True) for entry in spec.get("initContainers") or ()
+            self._container(entry, "PodInitializing", "initContainers") for entry in spec.get("initContainers") or ()
         ]
         waiting = "PodInitializing" if has_init else "ContainerCreating"
         self.containers = [self._container(entry, waiting) for entry in spec["containers"]]
         self.publish()
         async with anyio.create_task_group() as group:
             group.start_soon(self._live, group)
+            self._group = group
+            self._inject()
             await self._termination.wait()
+            self._group = None
             await self._stop_all()
         self._finish()
         await self._node.remove(self)
         shutil.rmtree(self._work, ignore_errors=True)
 
-    def _container(self, spec: Json, waiting: str, *, init: bool = False) -> Container:
+    def _container(self, spec: Json, waiting: str, kind: str = "containers") -> Container:
         settings = self._node.settings
         return Container(
             spec,
             self._logs / spec["name"],
             Backoff(settings.backoff, settings.backoff_most),
             waiting=waiting,
-            init=init,
+            kind=kind,
         )
+
+    def _inject(self) -> None:
+        """Start the ephemeral containers that are new. None is ever started again."""
+        known = {container.name for container in self._injected}
+        for spec in self.pod["spec"].get("ephemeralContainers") or ():
+            if self._group is not None and not self._is_ending and spec["name"] not in known:
+                container = self._container(spec, "ContainerCreating", "ephemeralContainers")
+                self._injected.append(container)
+                self._group.start_soon(self._run_injected, container)
+
+    async def _run_injected(self, container: Container) -> None:
+        folder = self._work / ".faults"
+        folder.mkdir(parents=True, exist_ok=True)
+        injection = Injection(container.spec, self.pod, folder)
+        if injection.trouble is not None:
+            container.wait(*injection.trouble)
+            self._warn(container, "Failed", f"Error: {injection.trouble[0]}")
+            self.publish()
+            return
+        target = next((entry for entry in self.containers if entry.name == injection.target), None)
+        self._start(container, injection.command, injection.variables(target.process if target else None))
+        self.publish()
+        process = container.process
+        if process is None:
+            return
+        try:
+            await process.wait()
+        finally:
+            injection.release(process.pid)
+        if not self._is_ending and not await self._pause(self._node.until_relist()):
+            container.end(process, injection.message())
+            self.publish()
 
     async def _live(self, group: anyio.abc.TaskGroup) -> None:
         """Bring everything up: sandbox, init containers in order, then all containers."""
@@ -187,12 +226,17 @@ class PodWorker:
 
     # -- one container -----------------------------------------------------------------------------------------------
 
-    def _start(self, container: Container) -> None:
-        """Start a container's process. What is wrong with its command shows in its status."""
+    def _start(
+        self, container: Container, command: list[str] | None = None, more: dict[str, str] | None = None
+    ) -> None:
+        """Start a container's process, which `command` may stand in for, with `more` variables.
+
+        What is wrong with its command shows in its status.
+        """
         image = container.spec.get("image", "")
         try:
-            variables = self._variables(container)
-            command = environment.command_line(container.spec, variables)
+            variables = self._variables(container) | (more or {})
+            command = command or environment.command_line(container.spec, variables)
         except environment.ConfigError as error:
             container.process = None
             container.wait("CreateContainerConfigError", str(error))
@@ -448,6 +492,8 @@ class PodWorker:
         if self._init:
             status["initContainerStatuses"] = [container.status() for container in self._init]
         status["containerStatuses"] = [container.status() for container in self.containers]
+        if self._injected:
+            status["ephemeralContainerStatuses"] = [container.status() for container in self._injected]
         return status | {"qosClass": present.get("qosClass", "BestEffort")}
 
     def _condition(self, type_: str, holds: bool, generation: int, text: Json) -> Json:
@@ -467,7 +513,7 @@ class PodWorker:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def _path(self, container: Container) -> str:
-        return f"spec.{'initContainers' if container.is_init else 'containers'}{{{container.name}}}"
+        return f"spec.{container.kind}{{{container.name}}}"
 
     def _say(self, container: Container, reason: str, message: str) -> None:
         self._node.tell(self.pod, "Normal", reason, message, self._path(container))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from chaosrunner.lab.embedded.controllers.events import Recorder
-from chaosrunner.lab.embedded.controllers.objects import instant, set_condition
+from chaosrunner.lab.embedded.controllers.objects import set_condition
 from chaosrunner.lab.embedded.controllers.queue import Controller, ObjectKey, key_of
 from chaosrunner.lab.embedded.controllers.scheduler import tolerates
 from chaosrunner.lab.embedded.selectors import parse_fields
@@ -158,9 +158,9 @@ class TaintEvictionController(Controller):
                 message = f"Cancelling deletion of Pod {key[0]}/{key[1]}"
                 self._events.normal(about, "TaintManagerEviction", message)
             return
-        since = max(instant(taint["timeAdded"]).timestamp() for taint in taints if "timeAdded" in taint)
-        deadline = self._deadlines.setdefault(key, since + patience)
-        wait = deadline - self.store.now().timestamp()
+        # From when it was first seen; a taint need not say since when it is there.
+        now = self.store.now().timestamp()
+        wait = self._deadlines.setdefault(key, now + patience) - now
         if wait > 0:
             self.queue.add_after(key, wait)
             return
