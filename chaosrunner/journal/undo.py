@@ -14,8 +14,8 @@ from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Object
 from chaosrunner.cluster.session import JSON_PATCH, Answer, ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
-from chaosrunner.journal import fields, toxic
-from chaosrunner.journal.journal import Entry, JournalLost, State, Toxic
+from chaosrunner.journal import fields, injected, toxic
+from chaosrunner.journal.journal import Entry, Injected, JournalLost, State, Toxic
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
 
@@ -161,6 +161,8 @@ def command(entry: Entry) -> str:
     match entry.made:
         case None:
             return fields.command(entry)
+        case Injected():
+            return injected.command(entry)
         case Toxic():
             return toxic.command(entry)
         case made:
@@ -178,6 +180,8 @@ def _undo_of(entry: Entry) -> Undo:
     match entry.made:
         case None:
             return _put_back
+        case Injected():
+            return injected.undo
         case Toxic():
             return toxic.undo
         case made:
