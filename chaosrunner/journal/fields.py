@@ -187,13 +187,6 @@ def unfence(obj: Object) -> list[Operation]:
 def command(entry: Entry) -> str:
     """The kubectl command by which a person can do what undo could not."""
     kind, name = entry.target.kind.lower(), entry.target.name
-    flags = []
-    if entry.connection.kubeconfig:
-        flags.append(f"--kubeconfig {entry.connection.kubeconfig}")
-    if entry.connection.context:
-        flags.append(f"--context {entry.connection.context}")
-    if entry.target.namespace:
-        flags.append(f"--namespace {entry.target.namespace}")
     merge: dict[str, Any] = {"metadata": {"annotations": {annotation(entry): None}}}
     by_hand = []
     for field in entry.fields:
@@ -206,7 +199,20 @@ def command(entry: Entry) -> str:
             at = at.setdefault(token, {})
         at[last] = field.previous
     patch = msgspec.json.encode(merge).decode()
-    return "; ".join([" ".join(["kubectl", *flags, "patch", kind, name, "--type=merge", f"-p '{patch}'"]), *by_hand])
+    words = [*kubectl(entry), "patch", kind, name, "--type=merge", f"-p '{patch}'"]
+    return "; ".join([" ".join(words), *by_hand])
+
+
+def kubectl(entry: Entry) -> list[str]:
+    """kubectl with the flags that reach an entry's cluster and namespace."""
+    flags = []
+    if entry.connection.kubeconfig:
+        flags.append(f"--kubeconfig {entry.connection.kubeconfig}")
+    if entry.connection.context:
+        flags.append(f"--context {entry.connection.context}")
+    if entry.target.namespace:
+        flags.append(f"--namespace {entry.target.namespace}")
+    return ["kubectl", *flags]
 
 
 def entry(note: Note, target: rows.Target, resource: str, connection: Connection) -> Entry:

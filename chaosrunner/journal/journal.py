@@ -79,8 +79,13 @@ class Injected(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, ta
 
 
 class Created(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag_field="made", tag="created"):
-    """An object that did not exist before; it carries the undo annotation from its first moment."""
+    """An object that did not exist before; it carries the undo annotation from its first moment.
 
+    Where fields of another object were changed for it, the entry's `resource` and `fields` are about that one.
+    """
+
+    path: str
+    """API path of what was made."""
     spec: dict[str, Any] = {}
     """As we sent it: an object that somebody changed since is left alone."""
 

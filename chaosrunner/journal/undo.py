@@ -14,8 +14,8 @@ from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Object
 from chaosrunner.cluster.session import JSON_PATCH, Answer, ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
-from chaosrunner.journal import fields, injected, toxic
-from chaosrunner.journal.journal import Entry, Injected, JournalLost, State, Toxic
+from chaosrunner.journal import created, fields, injected, toxic
+from chaosrunner.journal.journal import Created, Entry, Injected, JournalLost, State, Toxic
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
 
@@ -165,6 +165,9 @@ def command(entry: Entry) -> str:
             return injected.command(entry)
         case Toxic():
             return toxic.command(entry)
+        case Created():
+            own = [fields.command(entry)] if entry.fields else []
+            return "; ".join([created.command(entry), *own])
         case made:
             return f"# {entry.fault} of {entry.target.name}: {type(made).__name__} is not known to this version"
 
@@ -184,8 +187,22 @@ def _undo_of(entry: Entry) -> Undo:
             return injected.undo
         case Toxic():
             return toxic.undo
+        case Created():
+            return _delete_and_put_back
         case made:
             raise UserError(f"this version cannot undo what {entry.fault} made ({type(made).__name__})")
+
+
+async def _delete_and_put_back(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fields.Decision:
+    """Deletes what was created, then what was changed for it. Raises Unreachable and ApiError."""
+    deleted = await created.undo(cluster, entry, state, emit)
+    if not entry.fields or deleted.state == "undo_failed":
+        return deleted
+    restored = await _put_back(cluster, entry, state, emit)
+    ranked: tuple[State, ...] = ("undo_failed", "changed_by_others", "undone", "already_undone")
+    worst: State = next((each for each in ranked if each in (deleted.state, restored.state)), "not_applied")
+    said = [each.detail for each in (deleted, restored) if each.state == worst and each.detail]
+    return fields.Decision(state=worst, detail="; ".join(said) or None)
 
 
 async def _put_back(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fields.Decision:
