@@ -178,6 +178,8 @@ def _model(spec: LabSpec, places: Places) -> Json:
     flags = [*arguments(warmup | spec.model | {"control": True}), f"--log={places.requests}/$(POD_NAME).jsonl"]
     port, patience = places.model_port, spec.startup
     container = _program("model", "model_server", flags, places, port=port, path="/health", patience=patience)
+    if spec.liveness:
+        container["livenessProbe"] = container["readinessProbe"] | {"failureThreshold": spec.liveness}
     if spec.pre_stop:
         container["lifecycle"] = {"preStop": _sleep(spec.pre_stop, spec.grace)}
     pod: Json = {

@@ -81,7 +81,8 @@ class LabSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     nodes: how many besides the tainted node `infra`. replicas: of the model Deployment. startup: seconds until a model
     server listens. model, gateway: further options of the two programs, named as their flags (`tokens_per_second`).
-    pre_stop: seconds that the preStop hook sleeps (0: no hook). grace: terminationGracePeriodSeconds. anti_affinity:
+    pre_stop: seconds that the preStop hook sleeps (0: no hook). grace: terminationGracePeriodSeconds. liveness: failed
+    liveness probes in a row, a second apart, that restart a model server (0: no such probe). anti_affinity:
     never two replicas on one node. sleepers: further Pods that only sleep. manifests: further objects, in the
     workload's namespace unless they name one. Of the embedded lab only, kubelet: times of its nodes, and addresses: an
     address a Pod (`per_pod`), or 127.0.0.1 with ports of their own (`shared`); by default what the system can do.
@@ -95,6 +96,7 @@ class LabSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gateway: dict[str, Any] = {}
     pre_stop: Seconds = Seconds(0)
     grace: Count = 30
+    liveness: Count = 0
     pdb: Budget | None = None
     alerts: Alerts = Alerts()
     anti_affinity: bool = False

@@ -1241,6 +1241,10 @@ class LabModel(Model):
     """Response header that names the Pod; empty sends none."""
     control: bool | None = None
     """Serve POST /control/..., by which a test crashes or stalls the engine."""
+    engine_process: bool | None = None
+    """Run the engine core as a process of its own, `VLLM::EngineCore`, which a fault can freeze or kill alone."""
+    engine_death: Literal["exit", "stay"] | None = None
+    """When that was killed: end, as vLLM does, or answer 503 on /health until the container is restarted."""
 
 
 def _read_int_or_percent(value: Any) -> int | str:
@@ -1356,6 +1360,8 @@ class LabSpec(Model):
     """Sleep of the preStop hook; no hook where absent."""
     grace: WholeSeconds | None = None
     """terminationGracePeriodSeconds."""
+    liveness: int | None = Field(default=None, ge=0)
+    """Failed liveness probes in a row, a second apart, that restart a replica; no such probe where 0."""
     pdb: LabPdb | None = None
     """Budget of the workload; none where absent."""
     gateway: LabGateway | None = None

@@ -10,7 +10,7 @@ import asyncio
 import random
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 _WORDS = (" the", " quick", " fox", " jumps", " over", " lazy", " dog", " hello", " world", " drill", " tiny", " this")
@@ -111,6 +111,8 @@ class Engine:
         """Factor on the length of every step."""
         self.on_step: Callable[[int, int, list[float]], None] = lambda prompt, generated, gaps: None
         """Told of each step: prompt tokens read, tokens generated, and how long after the one before each came (s)."""
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        """Waits out a step of so many seconds."""
         self._queue = queue
         self._seed = seed
         self._spread = random.Random(seed)
@@ -184,7 +186,7 @@ class Engine:
             now = loop.time()
             # Steps follow each other without drift, but an engine that was held up does not catch up.
             due = due + length if now - due < 0.1 else now + length
-            await asyncio.sleep(due - now)
+            await self.sleep(due - now)
             if not self.frozen:
                 self._step(loop.time(), prompt)
 

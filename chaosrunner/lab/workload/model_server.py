@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from chaosrunner.lab.workload import flags, frames, http1, program, requests
+from chaosrunner.lab.workload.core import NAME, EngineCore
 from chaosrunner.lab.workload.engine import Engine, QueueFull, Sequence, Speed, Warmup
 from chaosrunner.lab.workload.frames import Frames
 from chaosrunner.lab.workload.http1 import Exchange, Server, find
@@ -54,6 +55,11 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--seed", type=int, default=0, help="seed of texts and of the spread of chunks")
     result.add_argument(
         "--control", action="store_true", help="serve POST /control/{crash-engine,stall,slow,resume,settle}"
+    )
+    result.add_argument(
+        "--engine-process",
+        action="store_true",
+        help=f"run the engine core as a process of its own, {NAME}, which can be stopped or killed alone",
     )
 
     speed = result.add_argument_group("speed")
@@ -136,6 +142,12 @@ def parser() -> argparse.ArgumentParser:
         "--exit-delay", type=flags.duration, default=0.15, help="time the port stays open after the last stream ended"
     )
     ending.add_argument(
+        "--engine-death",
+        choices=("exit", "stay"),
+        default="exit",
+        help="when the engine core was killed: end, as vLLM 0.32 does, or answer 503 on /health until restarted",
+    )
+    ending.add_argument(
         "--keep-alive", type=flags.duration, default=5.0, help="how long an idle connection is kept open"
     )
     return result
@@ -176,6 +188,7 @@ class ModelServer:
         """New generation requests get 500 at once."""
         self._closing = False
         """Every answer closes its connection."""
+        self._engine_lost = False
         self._ending: asyncio.Task[None] | None = None
         self._end = asyncio.Event()
 
@@ -189,6 +202,7 @@ class ModelServer:
         else:
             # Process 1 of a container outlives a signal that it does not handle, any other process does not.
             signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
+        core = self._start_core() if options.engine_process else None
         await asyncio.sleep(options.startup)
         port = await program.listen(self._server, options, self._journal)
         if port is None:
@@ -201,10 +215,27 @@ class ModelServer:
         generation = loop.create_task(self._engine.run())
         await self._end.wait()
         generation.cancel()
+        if core is not None and not self._engine_lost:
+            core.close()
         await self._server.close()
         self._journal.write("exit", code=0)
         self._say("ended")
         return 0
+
+    def _start_core(self) -> EngineCore:
+        core = EngineCore(self._lose_engine)
+        self._engine.sleep = core.step
+        self._journal.write("engine_core", name=NAME, pid=core.pid)
+        return core
+
+    def _lose_engine(self) -> None:
+        """The engine core's process has ended."""
+        self._engine_lost = True
+        self._journal.write("engine_lost", active=self._active)
+        self._say(f"{NAME} died, {self._active} requests in flight")
+        self._engine.crash()
+        if self._options.engine_death == "exit":
+            self._terminate("error")
 
     def _say(self, text: str) -> None:
         sys.stdout.write(text + "\n")

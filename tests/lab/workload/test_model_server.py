@@ -207,6 +207,67 @@ async def test_a_crashed_engine_ends_streams_with_an_error_and_serves_no_more(se
 
 
 @pytest.mark.anyio
+async def test_an_engine_core_is_a_process_that_is_stopped_alone(serve: Start) -> None:
+    """Recorded (vllm_kill, G): streams stand still and go on, /health is 200 all along."""
+    server = serve("--engine-process")
+    port = await server.listening()
+    core = psutil.Process((await server.logged("engine_core"))["pid"])
+    assert core.cmdline()[0] == "VLLM::EngineCore"
+    client = await Client.send(port, stream(200))
+    await client.until(lambda call: len(call.chunks) > 3)
+    assert core.name().startswith("VLLM::EngineCor")
+    core.suspend()
+    begun = -1
+    while begun != len(client.call.chunks):  # what came before is read first
+        begun = len(client.call.chunks)
+        with pytest.raises(TimeoutError):
+            await client.end(timeout=0.4)
+    assert (await get(port, "/health")).status == 200
+    late = await Client.send(port, stream(5))
+    with pytest.raises(TimeoutError):
+        await late.until(lambda call: bool(call.chunks), timeout=0.3)
+    core.resume()
+    call = await client.until(answered)
+    assert (call.finish_reasons, call.events[-1]) == (["length"], "[DONE]")
+    assert (await late.until(answered)).finish_reasons == ["length"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("death", ["exit", "stay"])
+async def test_a_killed_engine_core_ends_streams_with_an_error(serve: Start, death: str) -> None:
+    """Recorded (vllm_kill, E and F): the error object, [DONE], the last chunk; 503 on /health; then exit code 0."""
+    server = serve("--engine-process", "--engine-death", death, "--exit-delay", "2")
+    port = await server.listening()
+    client = await Client.send(port, stream(2000))
+    await client.until(lambda call: len(call.chunks) > 3)
+    psutil.Process((await server.logged("engine_core"))["pid"]).kill()
+    call = await client.until(answered)
+    assert (call.events[-2]["error"]["code"], call.events[-1], call.whole) == (500, "[DONE]", True)
+    assert (await get(port, "/health")).status == 503
+    assert (await fetch(port, stream(5))).status == 500
+    if death == "exit":
+        assert await server.ended() == 0
+    else:
+        with pytest.raises(TimeoutError):
+            await server.ended(timeout=2.5)
+
+
+@pytest.mark.anyio
+async def test_an_engine_core_does_not_outlive_its_server(serve: Start) -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        server = serve("--engine-process")
+        await server.listening()
+        core = psutil.Process((await server.logged("engine_core"))["pid"])
+        server.process.send_signal(number)
+        await server.ended()
+
+        async def gone(core: psutil.Process = core) -> bool:
+            return not core.is_running()
+
+        await eventually(gone)
+
+
+@pytest.mark.anyio
 async def test_stall_slow_and_resume(serve: Start) -> None:
     server = serve("--control")
     port = await server.listening()
