@@ -197,9 +197,9 @@ def _lost(picture: Picture) -> tuple[list[LostRequest], int]:
         pod = picture.pods.all[picture.placed[position]] if picture.placed[position] != UNPLACED else None
         label = requests.pod[position]
         sent, ended = float(requests.sent[position]), float(requests.ended[position])
-        earlier = [(call, victim) for call, victim in picture.victims if call.at < ended]
-        mine = [(call, victim) for call, victim in earlier if pod is not None and victim is pod]
-        call = (mine or earlier)[-1][0] if earlier else None
+        earlier = [victim for victim in picture.victims if victim.at < ended]
+        mine = [victim for victim in earlier if pod is not None and victim.pod is pod]
+        call = (mine or earlier)[-1].call if earlier else None
         first_token = float(requests.first_token[position])
         found.append(
             LostRequest(

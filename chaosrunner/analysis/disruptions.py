@@ -29,7 +29,7 @@ _SHUTDOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 
 def disruptions(picture: Picture) -> list[Disruption]:
     """Every Pod of the workload that was taken away while it was watched, by time."""
-    ours = {pod.uid for _, pod in picture.victims if pod is not None}
+    ours = {victim.uid for victim in picture.taken if victim.pod is not None}
     found = []
     for pod in picture.pods.all:
         kind = _kind(pod)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from chaosrunner.analysis.facts import Exposure, VictimExposure
-from chaosrunner.analysis.folds.actions import Call
-from chaosrunner.analysis.folds.pods import PodState
-from chaosrunner.analysis.picture import Picture
+from chaosrunner.analysis.picture import Picture, Victim
 from chaosrunner.analysis.requests import Mask
 from chaosrunner.analysis.spans import evidence
 
@@ -16,7 +14,7 @@ def exposure(picture: Picture, probe: str | None = None) -> Exposure:
     """With T = fault sent: exposed = requests sent <= T < end, served by the victim; loss = exposed and not a success
     / exposed. Unplaced requests across T bound it: see `bounds`. With `probe`, only its requests count."""
     mine = _of_probe(picture, probe)
-    victims = [_victim(picture, call, pod, mine) for call, pod in picture.victims]
+    victims = [_victim(picture, victim, mine) for victim in picture.victims]
     across = unplaced_across(picture, probe)
     exposed, lost = sum(victim.exposed for victim in victims), sum(victim.lost for victim in victims)
     lower, upper = bounds(exposed, lost, *_split(picture, across))
@@ -35,8 +33,8 @@ def exposure(picture: Picture, probe: str | None = None) -> Exposure:
 def unplaced_across(picture: Picture, probe: str | None = None) -> Mask:
     """Requests across any of the faults whose Pod is not known."""
     across = np.zeros(len(picture.requests), dtype=bool)
-    for call, _ in picture.victims:
-        across |= _flying(picture, call) & picture.unplaced
+    for victim in picture.victims:
+        across |= _flying(picture, victim) & picture.unplaced
     return across & _of_probe(picture, probe)
 
 
@@ -44,9 +42,9 @@ def _of_probe(picture: Picture, probe: str | None) -> Mask:
     return np.ones(len(picture.requests), dtype=bool) if probe is None else picture.requests.of_probe(probe)
 
 
-def _flying(picture: Picture, call: Call) -> Mask:
+def _flying(picture: Picture, victim: Victim) -> Mask:
     requests = picture.requests
-    return np.asarray(requests.in_service & (requests.sent <= call.at) & (requests.ended > call.at))
+    return np.asarray(requests.in_service & (requests.sent <= victim.at) & (requests.ended > victim.at))
 
 
 def bounds(exposed: int, lost: int, unplaced_good: int, unplaced_lost: int) -> tuple[float | None, float | None]:
@@ -62,21 +60,21 @@ def _split(picture: Picture, mask: Mask) -> tuple[int, int]:
     return good, int(np.count_nonzero(mask)) - good
 
 
-def _victim(picture: Picture, call: Call, pod: PodState | None, mine: Mask) -> VictimExposure:
-    requests = picture.requests
-    flying = mine & _flying(picture, call)
+def _victim(picture: Picture, victim: Victim, mine: Mask) -> VictimExposure:
+    requests, call, pod = picture.requests, victim.call, victim.pod
+    flying = mine & _flying(picture, victim)
     unplaced = flying & picture.unplaced
     on = np.zeros(len(requests), dtype=bool) if pod is None else picture.on(pod)
     exposed = flying & on
     lost = exposed & ~requests.success
-    late = mine & on & requests.in_service & (requests.sent > call.at)
+    late = mine & on & requests.in_service & (requests.sent > victim.at)
     count, losses = int(np.count_nonzero(exposed)), int(np.count_nonzero(lost))
     lower, upper = bounds(count, losses, *_split(picture, unplaced))
     return VictimExposure(
-        pod=call.sent.target.name,
-        uid=pod.uid if pod is not None else call.sent.target.uid,
+        pod=victim.name,
+        uid=victim.uid,
         action=call.sent.id,
-        fault_at=call.at,
+        fault_at=victim.at,
         exposed=count,
         lost=losses,
         loss=losses / count if count else None,

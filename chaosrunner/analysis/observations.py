@@ -47,6 +47,7 @@ class Observations:
             rows.Run: self.run.feed_run,
             rows.Step: self.run.feed_step,
             rows.Journal: self.run.feed_journal,
+            rows.Effect: self.run.feed_effect,
             rows.Prober: self.run.feed_prober,
             rows.Worker: self.run.feed_worker,
             rows.Skew: self.clocks.feed,

@@ -5,6 +5,7 @@ A `Picture` is a view at one instant. The engine makes them while the run lasts,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +14,7 @@ import numpy as np
 from chaosrunner.analysis import warm
 from chaosrunner.analysis.delivery import Delivery, delivery
 from chaosrunner.analysis.facts import ALL, PHASES, PhaseName
-from chaosrunner.analysis.folds.actions import Call
+from chaosrunner.analysis.folds.actions import MOVES_PODS, Call
 from chaosrunner.analysis.folds.endpoints import RESOURCE as ENDPOINTS
 from chaosrunner.analysis.folds.pods import Moment, PodState
 from chaosrunner.analysis.observations import Observations
@@ -25,16 +26,36 @@ PODS = "pods"
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A victim and the Pod that came in its place (None: not seen yet)."""
+class Victim:
+    """A Pod that one of our calls hit."""
 
     call: Call
-    victim: PodState | None
+    pod: PodState | None
+    """None: no row ever showed it."""
+    at: float
+    """When the call was sent; where a controller took the Pod on its account, when the Pod was first seen to leave."""
+    leaves: bool = True
+    """Whether it was taken away; else it stayed, and did not serve as it should."""
+
+    @property
+    def name(self) -> str:
+        return self.call.sent.target.name if self.pod is None else self.pod.name
+
+    @property
+    def uid(self) -> str | None:
+        return self.call.sent.target.uid if self.pod is None else self.pod.uid
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A victim that was taken away and the Pod that came in its place (None: not seen yet)."""
+
+    victim: Victim
     replacement: PodState | None
 
     @property
-    def victim_name(self) -> str:
-        return self.call.sent.target.name
+    def call(self) -> Call:
+        return self.victim.call
 
 
 @dataclass(frozen=True)
@@ -65,12 +86,33 @@ class Picture:
         return None if self.first_fault is None else self.first_fault.at
 
     @cached_property
-    def victims(self) -> list[tuple[Call, PodState | None]]:
-        """Accepted calls that took a Pod, in the order of sending, with the Pod (None: no row ever showed it)."""
-        return [
-            (call, self.pods.by_uid.get(call.sent.target.uid) if call.sent.target.uid else call.pod)
-            for call in self.observations.actions.disruptions
-        ]
+    def victims(self) -> list[Victim]:
+        """Pods that our calls hit, each once, by time."""
+        actions, found = self.observations.actions, dict[str, Victim]()
+        for call in [*actions.disruptions, *(call for call in actions.calls if call.hits)]:
+            uid = call.sent.target.uid
+            pod = self.pods.by_uid.get(uid) if uid else call.pod
+            victim = Victim(call, pod, call.at, leaves=not call.hits)
+            found.setdefault(victim.uid or victim.name, victim)
+        for victim in self._moved(frozenset(found)):
+            found.setdefault(str(victim.uid), victim)
+        return sorted(found.values(), key=lambda victim: victim.at)
+
+    def _moved(self, known: frozenset[str]) -> Iterator[Victim]:
+        """Pods of the workload that somebody took away on account of a call of ours that was about no single Pod."""
+        calls = [call for call in self.observations.actions.calls if call.sent.action in MOVES_PODS and call.change]
+        for pod in self.pods.all if calls else ():
+            leaving = pod.deletion
+            if leaving is None or pod.uid in known or not self.context.selector.matches(pod.labels):
+                continue
+            earlier = [call for call in calls if call.at <= leaving.at]
+            if earlier:
+                yield Victim(earlier[-1], pod, leaving.at)
+
+    @cached_property
+    def taken(self) -> list[Victim]:
+        """Victims that were taken away."""
+        return [victim for victim in self.victims if victim.leaves]
 
     @cached_property
     def pairs(self) -> list[Pair]:
@@ -82,23 +124,23 @@ class Picture:
         free = [pod for pod in self.pods.all if self.context.selector.matches(pod.labels) and pod.last is not None]
         free.sort(key=lambda pod: (_created(pod), pod.uid))
         pairs = []
-        for call, victim in self.victims:
-            roots = victim.roots if victim is not None else frozenset()
+        for victim in self.taken:
+            roots = victim.pod.roots if victim.pod is not None else frozenset()
             tried: list[PodState] = []
             for pod in free:
-                if pod is not victim and _created_after(pod, call.at) and (not roots or roots & pod.roots):
+                if pod is not victim.pod and _created_after(pod, victim.call.at) and (not roots or roots & pod.roots):
                     tried.append(pod)
                     if not self._failed_early(pod):
                         break
             free = [pod for pod in free if pod not in tried]
             chosen = tried[-1] if tried else None
-            pairs.append(Pair(call, victim, chosen))
+            pairs.append(Pair(victim, chosen))
         return pairs
 
     def _failed_early(self, pod: PodState) -> bool:
         """Whether a Pod left before it served (or, where nobody says who served, before it was Ready)."""
         left = pod.terminating or pod.gone is not None or pod.failed is not None
-        if not left or any(victim is pod for _, victim in self.victims):
+        if not left or any(victim.pod is pod for victim in self.taken):
             return False
         if (self.placed != UNPLACED).any():
             return self.warm_at(pod) is None
@@ -168,7 +210,7 @@ class Picture:
     @cached_property
     def victim_uids(self) -> frozenset[str]:
         """Pods that accepted calls took: on their way out, whether or not a watch has shown it."""
-        return frozenset(uid for call, _ in self.victims if (uid := call.sent.target.uid) is not None)
+        return frozenset(victim.uid for victim in self.taken if victim.uid is not None)
 
     # --- endpoints ---
 
@@ -194,13 +236,18 @@ class Picture:
 
     @cached_property
     def whole(self) -> Whole:
-        """As many ready endpoints as before and every replacement warm."""
+        """As many ready endpoints as before, every replacement warm, and nothing of a fault left that was seen."""
         if self.fault_at is None:
             return Whole(None, "no fault was sent", [])
-        missing = [pair.victim_name for pair in self.pairs if pair.replacement is None]
+        missing = [pair.victim.name for pair in self.pairs if pair.replacement is None]
         if missing:
             return Whole(None, f"no replacement of {', '.join(missing)}", [])
         begin, rows = self.fault_at, []
+        for over, why, row in self._ends:
+            if over is None:
+                return Whole(None, why, [])
+            if over >= begin:
+                begin, rows = over, [row]
         for pod in self.replacements:
             at = self.warm_at(pod)
             if at is None:
@@ -213,6 +260,25 @@ class Picture:
             if ready is not None and ready >= self.ready_before and (end > begin or start >= begin):
                 return Whole(max(start, begin), "whole again", [row] if start > begin else rows)
         return Whole(None, f"never again {self.ready_before} ready endpoints", [])
+
+    @property
+    def _ends(self) -> Iterator[tuple[float | None, str, int]]:
+        """When each fault ended that left its Pod in place (None: it did not), in words where not, by which row."""
+        for effects in self.observations.run.effects.values():
+            there = [row for row in effects if row.event in ("bitten", "unknown", "not_healed")]
+            healed = next((row for row in effects if row.event == "healed"), None)
+            if there or healed:
+                last = healed or there[-1]
+                why = f"{last.fault} of {last.target.name} was not seen to end"
+                yield (healed.at if healed else None), why, last.id
+        for victim in self.victims:
+            if victim.pod is None or victim.leaves:
+                continue
+            died = [death.moment.high for death in victim.pod.deaths if death.moment.high >= victim.at]
+            if died:
+                back = next((r for r in victim.pod.readiness if r.ready and r.moment.high >= died[-1]), None)
+                why = f"{victim.name} was not Ready again after its container ended"
+                yield (back.moment.high if back else None), why, back.moment.row if back else victim.call.sent.id
 
     @cached_property
     def phase_codes(self) -> Codes:

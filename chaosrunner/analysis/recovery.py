@@ -22,7 +22,7 @@ def replacements(picture: Picture) -> list[Replacement]:
 
 def recovery(picture: Picture, found: list[Replacement]) -> Recovery:
     """The worst of the replacements; unknown while a victim has none."""
-    missing = [pair.victim_name for pair in picture.pairs if pair.replacement is None]
+    missing = [pair.victim.name for pair in picture.pairs if pair.replacement is None]
     known = [] if missing else found
     return Recovery(
         time_to_ready=worst([replacement.time_to_ready for replacement in known]),
@@ -75,8 +75,8 @@ def _replacement(picture: Picture, pair: Pair, pod: PodState) -> Replacement:
         pod=pod.name,
         uid=pod.uid,
         node=pod.node,
-        replaces=pair.victim_name,
-        replaces_uid=None if pair.victim is None else pair.victim.uid,
+        replaces=pair.victim.name,
+        replaces_uid=None if pair.victim.pod is None else pair.victim.uid,
         fault_at=at,
         milestones=way,
         time_to_ready=between(at, way.ready),

@@ -103,9 +103,9 @@ class _Roles:
         self._picture = picture
         self._known: dict[str, str] = {}
         self._counts: dict[str, int] = {}
-        for number, (_, victim) in enumerate(picture.victims, start=1):
-            if victim is not None:
-                self._known[victim.uid] = f"victim {number}"
+        for number, victim in enumerate(picture.victims, start=1):
+            if victim.pod is not None:
+                self._known[victim.pod.uid] = f"victim {number}"
         for number, pair in enumerate(picture.pairs, start=1):
             if pair.replacement is not None:
                 self._known.setdefault(pair.replacement.uid, f"replacement {number}")
@@ -441,13 +441,13 @@ def _requests(picture: Picture) -> Iterator[_Seen]:
             ("warm", way.warm),
         ):
             yield from _milestone("", pod.uid, what, milestone)
-    for call, victim in picture.victims:
-        if victim is not None:
-            late = np.flatnonzero(picture.on(victim) & requests.in_service & (requests.sent > call.at))
+    for victim in picture.taken:
+        if victim.pod is not None:
+            late = np.flatnonzero(picture.on(victim.pod) & requests.in_service & (requests.sent > victim.at))
             if len(late):
                 last = late[np.argmax(requests.sent[late])]
                 at, row = float(requests.sent[last]), int(requests.id[last])
-                yield _request("", victim.uid, "last request routed", at, row)
+                yield _request("", victim.pod.uid, "last request routed", at, row)
     lost = requests.counted & ~requests.success
     groups: dict[tuple[int, int, int], list[int]] = {}
     for position in np.flatnonzero(lost).tolist():

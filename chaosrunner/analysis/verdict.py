@@ -98,7 +98,7 @@ def _why(picture: Picture, metrics: list[Metric], values: dict[str, Value], scop
             stage = MILESTONES.get(node.name, "first_complete")
             reached = [(r.pod, getattr(r.milestones, stage).why) for r in point.replacements]
             whys = [f"{pod}: {why}" for pod, why in reached if why]
-            missing = [f"{pair.victim_name} has no replacement" for pair in picture.pairs if pair.replacement is None]
+            missing = [f"{pair.victim.name} has no replacement" for pair in picture.pairs if pair.replacement is None]
             cut = [NO_END] if point.open(node.name) else []
             return "; ".join([*missing, *whys, *cut]) or f"{node} is not known"
         if point.open(node.name):

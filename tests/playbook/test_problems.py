@@ -114,11 +114,12 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     ((("  - wait:", "  - wiat:"),), [
         '14:5: unknown key "wiat" (did you mean "wait"?)']),
     ((("  - wait:", "    wait:"),), [
-        "13:5: a step has exactly one of baseline, evict, delete-pod, cordon, uncordon, drain, wait, hold, probe-once; "
+        "13:5: a step has exactly one of baseline, evict, delete-pod, cordon, uncordon, drain, network, freeze, kill, "
+        "taint, scale, rollout-restart, command, heal, wait, hold, probe-once; "
         "found evict and wait"]),
     (((STEP, "  - bogus\n" + STEP),), [
-        '13:5: unknown key "bogus" (known: name, baseline, evict, delete-pod, cordon, uncordon, drain, wait, hold, '
-        "probe-once)"]),
+        '13:5: unknown key "bogus" (known: name, baseline, evict, delete-pod, cordon, uncordon, drain, network, '
+        "freeze, kill, taint, scale, rollout-restart, command, heal, wait, hold, probe-once)"]),
     ((("pods: 1", "pods: 0"),), ['13:19: expected one, all, a whole number above 0, or a percentage like "50%"']),
     ((("pods: 1", 'pods: "150%"'),), ["13:19: expected a percentage above 0 and at most 100, like 50%"]),
     ((("pods: 1", "expect: acepted"),), ['13:21: unknown answer "acepted"; did you mean "accepted"?']),
@@ -150,7 +151,7 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
         '13:80: warning: a dry run takes nothing away, so "retry_for" does nothing',
         "14:19: replacement.warm is never known before Pods were taken away (wait after a fault)"]),
     ((("within: 30s", "dry_run: true"), ("  - wait: {until: replacement.warm,", "  - wait: {until: endpoints_back,")), [
-        "16:5: no step takes a Pod away, so loss_on_victim is never known (add a fault, or remove the check)"]),
+        "16:5: no step takes or hits a Pod, so loss_on_victim is never known (add a fault, or remove the check)"]),
     (((STEP, "  - probe-once: {probe: chta}\n" + STEP),), ['13:25: unknown probe "chta" (did you mean "chat"?)']),
     (((STEP, "  - probe-once: {probe: chat, expect: {}}\n" + STEP),), [
         "13:39: expect names a status, an outcome, or both"]),

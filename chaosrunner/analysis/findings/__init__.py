@@ -30,6 +30,7 @@ def findings(picture: Picture, facts: Facts) -> list[Finding]:
         path.buffering(picture),
         path.time_limits(picture),
         observation.alerts(picture),
+        observation.effects(picture),
         observation.journal(picture),
     ):
         found.extend(source)

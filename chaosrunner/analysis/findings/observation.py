@@ -59,7 +59,8 @@ def gaps(picture: Picture) -> Iterator[Finding]:
 
 def unobserved(picture: Picture) -> Iterator[Finding]:
     """The cross-check of a watch: a Pod that we took away must have been seen to go."""
-    for call, pod in picture.victims:
+    for victim in picture.taken:
+        call, pod = victim.call, victim.pod
         answered = call.answered
         if answered is None or picture.now - answered.at < UNSEEN_AFTER:
             continue
@@ -164,6 +165,23 @@ def alerts(picture: Picture) -> Iterator[Finding]:
     if alerts.failed:
         text = f"{len(alerts.failed)} of {alerts.polls} polls of alerts failed"
         yield finding("alerts_unknown", "warning", text, alerts.failed)
+
+
+def effects(picture: Picture) -> Iterator[Finding]:
+    """Faults that did not do what they were made for, or are still there."""
+    for rows in picture.observations.run.effects.values():
+        last = rows[-1]
+        what = f"{last.fault} of {last.target.name}"
+        seen = f": {last.detail}" if last.detail else ""
+        wrong = next((row for row in rows if row.event == "not_bitten"), None)
+        if wrong is not None:
+            text = f"the fault did not bite: {what}, by {wrong.by}" + (f": {wrong.detail}" if wrong.detail else "")
+            yield finding("did_not_bite", "inconclusive", text, [wrong.id])
+        elif last.event == "not_healed":
+            yield finding("did_not_heal", "failure", f"{what} was undone, but is still there{seen}", [last.id])
+        elif last.event == "unknown":
+            text = f"whether {what} is there could not be told{seen}"
+            yield finding("effect_unknown", "warning", text, [last.id])
 
 
 def journal(picture: Picture) -> Iterator[Finding]:

@@ -29,20 +29,20 @@ def outages(picture: Picture, outages: list[Window], replacements: list[Replacem
             text = f"every replacement was Ready for {outage.end - max(ready):.1f} s before a request was served again"
             yield finding("ready_but_not_serving", "warning", text, outage.evidence)
     history = picture.observations.endpoints.history
-    if picture.victims and any(point.ready == 0 and point.at >= picture.victims[0][0].at for point in history):
+    if picture.victims and any(point.ready == 0 and point.at >= picture.victims[0].at for point in history):
         yield from _unprotected(picture)
 
 
 def _unprotected(picture: Picture) -> Iterator[Finding]:
     """Why all endpoints went at once, as far as the rows at the fault tell."""
-    call = picture.victims[0][0]
+    call = picture.victims[0].call
     pods = [pod for pod in (picture.pods.by_uid.get(key) for key in call.ready_keys) if pod is not None]
     nodes = {pod.node for pod in pods}
     if len(pods) > 1 and len(nodes) == 1 and None not in nodes:
         text = f"all {len(pods)} ready replicas were on one node, {nodes.pop()}"
         yield finding("all_replicas_on_one_node", "warning", text, call.rows, "spread them (topologySpreadConstraints)")
     budgets = picture.observations.watches.listed & {"poddisruptionbudgets"} or picture.observations.budgets.history
-    if budgets and all(victim.pod and not victim.budgets for victim, _ in picture.victims):
+    if budgets and picture.taken and all(victim.call.pod and not victim.call.budgets for victim in picture.taken):
         yield finding("no_budget", "warning", "no PodDisruptionBudget matches the victims", call.rows)
 
 
@@ -91,7 +91,7 @@ def exposure(picture: Picture, facts: Facts) -> Iterator[Finding]:
         advice: str | None = 'wait for exposure: when: "in_flight(target) >= 1"'
         if facts.exposure.unplaced:
             text, advice = text.replace("no stream was", "no stream is known to have been"), None
-        rows = [row for call, _ in picture.victims for row in call.rows]
+        rows = [row for victim in picture.victims for row in victim.call.rows]
         yield finding("not_exposed", "warning", text, rows, advice)
     if picture.victims and facts.exposure.unplaced:
         text = f"the Pod of {facts.exposure.unplaced} requests across the fault is not known; they bound the loss"

@@ -12,6 +12,12 @@ from chaosrunner.timeline.rows import Action, Pdb
 TAKES_POD = frozenset({"evict", "delete_pod"})
 """Actions whose acceptance means that the target Pod goes."""
 
+HITS_POD = frozenset({"network", "freeze", "kill"})
+"""Actions that keep the target Pod from serving for a while, and leave it where it is."""
+
+MOVES_PODS = frozenset({"rollout_restart", "scale", "taint", "command"})
+"""Actions after which controllers, or whoever was called, take Pods away on our account."""
+
 BUDGET_HELD = 120.0
 """Seconds after which the disruption controller forgets an eviction that did not happen: DeletionTimeout in
 pkg/controller/disruption/disruption.go of Kubernetes."""
@@ -71,6 +77,11 @@ class Call:
             return False
         deletion, gone = self.pod.deletion, self.pod.gone
         return (deletion is not None and deletion.at >= self.at) or (gone is not None and gone.high >= self.at)
+
+    @property
+    def hits(self) -> bool:
+        """Whether it kept a Pod from serving that stayed."""
+        return self.sent.action in HITS_POD and self.change and self.result.ok is not None
 
     @property
     def outcome(self) -> str | None:

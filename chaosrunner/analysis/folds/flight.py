@@ -14,6 +14,7 @@ class Flying:
     """The serving Pod as the response named it; None before the headers, or where they name none."""
     remote: str | None = None
     """The other end of the connection; None before the headers."""
+    status: int | None = None
     headers: float | None = None
     """When the headers came, seconds."""
 
@@ -28,7 +29,7 @@ class Flight:
     def feed_headers(self, row: RequestHeaders) -> None:
         flying = self.requests.get(row.request)
         if flying is not None:
-            flying.label, flying.remote, flying.headers = row.pod, row.remote, row.at
+            flying.label, flying.remote, flying.headers, flying.status = row.pod, row.remote, row.at, row.status
 
     def feed_end(self, row: Request) -> None:
         self.requests.pop(row.request, None)

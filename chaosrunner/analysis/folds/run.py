@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from chaosrunner.timeline.rows import Journal, Prober, Run, Step, Worker
+from chaosrunner.timeline.rows import Effect, Journal, Prober, Run, Step, Worker
 
 
 @dataclass
@@ -42,6 +42,8 @@ class RunState:
         """The row with the largest share of descriptors in use."""
         self.journal: dict[str, Journal] = {}
         """Latest row of each entry."""
+        self.effects: dict[str, list[Effect]] = {}
+        """What was seen of each fault that lasts, by its entry, or its target."""
         self.lags = array("d")
         self.died: list[Worker] = []
 
@@ -60,6 +62,9 @@ class RunState:
 
     def feed_journal(self, row: Journal) -> None:
         self.journal[row.entry] = row
+
+    def feed_effect(self, row: Effect) -> None:
+        self.effects.setdefault(row.entry or f"{row.fault} {row.target.uid or row.target.name}", []).append(row)
 
     def feed_prober(self, row: Prober) -> None:
         self.lags.append(row.loop_lag)
