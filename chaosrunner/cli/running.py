@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -107,7 +106,7 @@ async def _leftovers(display: Display, timelines: Path, request_timeout: float |
         raise refused
     with display.paused():
         click.echo(tell(entries), err=True)
-        if not _agreed("Put it back now?"):
+        if not recovering.agreed("Put it back now?"):
             raise refused
         # Each journal knows its own cluster; that of the drill to be run may be another.
         flags = dict.fromkeys(CLUSTER) | {"as_groups": (), "request_timeout": request_timeout}
@@ -133,20 +132,8 @@ async def _confirm(display: Display, made: Plan) -> None:
         render(err(), plan_headline(made), plan_sections(made))
         if not sys.stdin.isatty():
             raise Refused("nobody is there to say yes: give --yes")
-        if not _agreed("\nRun this drill?"):
+        if not recovering.agreed("\nRun this drill?"):
             raise Refused("not confirmed; nothing was changed")
-
-
-def _agreed(question: str) -> bool:
-    """Asks on the terminal; Ctrl-C is a no."""
-    # The event loop's own handler would only note a Ctrl-C, and the question would go on waiting.
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return click.confirm(question, err=True)
-    except click.Abort:
-        return False
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def rehearse(drills: tuple[str, ...], real: bool, state: Path | None, **given: Any) -> int:

@@ -18,7 +18,7 @@ import anyio
 import structlog
 
 from chaosrunner.cluster.resources import LEASES, meta
-from chaosrunner.cluster.session import Answer, Cluster, Unreachable, delete_options
+from chaosrunner.cluster.session import Answer, ApiError, Cluster, Unreachable, delete_options
 
 log = structlog.get_logger()
 
@@ -147,8 +147,8 @@ class Lease:
         holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime")
         if holder in ("", self.holder) or renewed is None:
             return None
-        age = _server_time(answer, self.cluster) - datetime.fromisoformat(renewed).timestamp()
-        if age > float(spec.get("leaseDurationSeconds") or self.duration) + GRACE:
+        age = _age(answer.body, _server_time(answer, self.cluster))
+        if age > _duration(answer.body, self.duration) + GRACE:
             log.warning("lease of a dead holder is taken over", lease=self.name, holder=holder, renewed=renewed)
             return None
         return Taken(holder=holder, renewed=renewed)
@@ -182,7 +182,46 @@ class Lease:
 def name_for(target: str) -> str:
     """The Lease's name for a target: its controller where there is one, else its selector."""
     readable = re.sub(r"[^a-z0-9]+", "-", target.lower()).strip("-")[:40].strip("-")
-    return f"chaosrunner-{readable}-{sha256(target.encode()).hexdigest()[:8]}"
+    return f"{PREFIX}{readable}-{sha256(target.encode()).hexdigest()[:8]}"
+
+
+PREFIX = "chaosrunner-"
+"""How the names of our Leases begin."""
+
+
+async def expired(cluster: Cluster, namespace: str | None = None) -> list[dict[str, Any]]:
+    """Our Leases that nobody renews any more; of all namespaces, or of those that may be seen: the one given.
+
+    Raises Unreachable and ApiError.
+    """
+    try:
+        listed = await cluster.list(LEASES)
+    except ApiError as error:
+        if error.answer.status != 403 or namespace is None:
+            raise
+        listed = await cluster.list(LEASES, namespace)
+    now = cluster.clock.wall(cluster.clock.now())
+    return [
+        lease
+        for lease in listed.items
+        if str(meta(lease).get("name")).startswith(PREFIX) and _age(lease, now) > _duration(lease) + GRACE
+    ]
+
+
+def _age(lease: dict[str, Any], now: float) -> float:
+    """Seconds since its last renewal; a Lease that was never renewed is as old as can be."""
+    renewed = (lease.get("spec") or {}).get("renewTime")
+    return float("inf") if renewed is None else now - datetime.fromisoformat(renewed).timestamp()
+
+
+def _duration(lease: dict[str, Any], default: float = 15.0) -> float:
+    return float((lease.get("spec") or {}).get("leaseDurationSeconds") or default)
+
+
+async def holds(cluster: Cluster, namespace: str, name: str, holder: str) -> bool:
+    """Whether there is such a Lease, and it is this holder's. Raises Unreachable."""
+    answer = await cluster.get(LEASES, name, namespace)
+    return answer.ok and _spec(answer).get("holderIdentity") == holder
 
 
 async def remove(cluster: Cluster, namespace: str, name: str, holder: str) -> bool:

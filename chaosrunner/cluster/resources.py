@@ -45,6 +45,7 @@ REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 JOBS = Resource("batch", "v1", "jobs", "Job")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
@@ -54,7 +55,7 @@ KNOWN = {
     (resource.api_version, resource.kind): resource
     for resource in (
         PODS, NODES, SERVICES, EVENTS, ENDPOINT_SLICES, PDBS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS,
-        DAEMON_SETS, JOBS, LEASES,
+        DAEMON_SETS, JOBS, LEASES, NETWORK_POLICIES,
     )
 }  # fmt: skip
 """By apiVersion and kind, so that these need no discovery."""

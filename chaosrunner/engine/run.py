@@ -211,6 +211,7 @@ class _Run:
             run=self.ready.run,
             deadline=self.bound.drill.limits.deadline,
             undo=self.options.lab != "embedded",
+            stays=self.options.lab is None,
             connection=msgspec.to_builtins(connection),
             request_timeout=self.cluster.config.request_timeout,
             lease=self.lease.name,

@@ -45,6 +45,9 @@ than its own undo takes at most after the deadline."""
 LEAST = 60.0
 """Seconds for which the guardian tries at least to undo, also where the drill's deadline is near or has passed."""
 
+REHEARSAL = 15.0
+"""Seconds for which it tries on a lab, which may have ended with the run."""
+
 LONGEST_WAIT = 86400.0
 """Seconds; poll(2) takes milliseconds as an int."""
 
@@ -64,6 +67,8 @@ class Watch:
     """Seconds from now until the drill's deadline."""
     undo: bool
     """False where the cluster goes with the runner, so that nothing is left to undo."""
+    stays: bool
+    """Whether the cluster is sure to outlive the run, and an undo worth trying until the deadline."""
     connection: dict[str, Any]
     """A journal's `Connection`."""
     request_timeout: float
@@ -167,7 +172,8 @@ def main() -> None:
     if told.undo:
         from chaosrunner.journal.takeover import take_over
 
-        take_over(told, notes, patience=told.deadline - (time.monotonic() - began))
+        left = told.deadline - (time.monotonic() - began)
+        take_over(told, notes, patience=max(told.least, left) if told.stays else REHEARSAL)
 
 
 if __name__ == "__main__":

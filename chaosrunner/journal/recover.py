@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 
 import anyio
+import msgspec
+import structlog
 
-from chaosrunner.cluster.resources import NODES
-from chaosrunner.cluster.session import ApiError, Cluster, Unreachable
+from chaosrunner.cluster.session import Cluster, Unreachable
 from chaosrunner.errors import UserError
-from chaosrunner.journal import fields, lock, process
-from chaosrunner.journal.journal import Connection, Entry, Reopened, State
+from chaosrunner.journal import lock, process
+from chaosrunner.journal.finding import annotated
+from chaosrunner.journal.journal import Connection, Created, Entry, Injected, Ran, Reopened, State, Toxic
 from chaosrunner.journal.undo import UndoResult, mark, result, undo_entry
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
+
+log = structlog.get_logger()
 
 Connect = Callable[[Connection], AbstractAsyncContextManager[Cluster]]
 """Opens the cluster that an entry names. May raise Unreachable or UserError."""
@@ -43,7 +48,7 @@ async def recover(
     until = anyio.current_time() + patience
     with ExitStack() as locks:
         ledgers: list[Reopened] = []
-        unreadable: list[UndoResult] = []
+        failed: list[UndoResult] = []
         busy: set[Path] = set()
         for path in journals:
             try:
@@ -53,7 +58,7 @@ async def recover(
                     busy.add(path)
                 ledgers.append(Reopened(path))
             except OSError as error:
-                unreadable.append(_unreadable(path, error))
+                failed.append(unreadable(path, error))
         work = [(entry, ledger) for ledger in ledgers for entry in ledger.open()]
         work.sort(key=lambda item: item[0].wall, reverse=True)
         results: dict[str, UndoResult] = {}
@@ -73,7 +78,7 @@ async def recover(
                     if entry.entry not in results:
                         await mark(ledger, entry, "undo_failed", str(error))
                         results[entry.entry] = result(entry, "undo_failed", str(error))
-        return [*(results[entry.entry] for entry, _ in work), *unreadable]
+        return [*(results[entry.entry] for entry, _ in work), *failed]
 
 
 async def recover_annotated(
@@ -84,34 +89,22 @@ async def recover_annotated(
     emit: Emit = _nowhere,
     foreign: bool = False,
 ) -> list[UndoResult]:
-    """Undoes what annotations on nodes tell where the journal is not at hand, newest first.
+    """Undoes what the cluster's objects tell of where the journal is not at hand, newest first.
 
     `known` are entries that a journal at hand answers for. A run on another host is left alone unless `foreign`.
-    Raises Unreachable, or UserError if nodes cannot be listed.
+    Raises Unreachable, or UserError if nothing can be listed.
     """
-    entries = [e for e in await annotated(cluster, connection) if e.entry not in known]
-    entries.sort(key=lambda entry: entry.wall, reverse=True)
-    results = []
-    for entry in entries:
-        results.append(left_alone(entry, foreign) or await undo_entry(cluster, _Unwritten(), entry, emit))
-    return results
+    entries, unseen = await annotated(cluster, connection)
+    for what in unseen:
+        log.warning("not looked at", what=what)
+    return await recover_found(cluster, [e for e in entries if e.entry not in known], emit=emit, foreign=foreign)
 
 
-async def annotated(cluster: Cluster, connection: Connection) -> list[Entry]:
-    """Entries as the undo annotations of the cluster's nodes tell them.
-
-    Raises Unreachable, or UserError if nodes cannot be listed.
-    """
-    try:
-        nodes = (await cluster.list(NODES)).items
-    except ApiError as error:
-        raise UserError(str(error)) from error
-    entries = []
-    for node in nodes:
-        name = node["metadata"]["name"]
-        target = rows.Target(kind="Node", name=name, uid=node["metadata"]["uid"])
-        entries += [fields.entry(note, target, NODES.path(name=name), connection) for note in fields.notes_of(node)]
-    return entries
+async def recover_found(
+    cluster: Cluster, entries: Iterable[Entry], *, emit: Emit = _nowhere, foreign: bool = False
+) -> list[UndoResult]:
+    """Undoes entries that no journal at hand holds, in this order."""
+    return [left_alone(entry, foreign) or await undo_entry(cluster, _Unwritten(), entry, emit) for entry in entries]
 
 
 class _Unwritten:
@@ -125,6 +118,28 @@ class _Unwritten:
 
     async def mark(self, entry: Entry, state: State, detail: str | None = None) -> None:
         pass
+
+
+def wanted(entry: Entry) -> str:
+    """What an undo of the entry would do, in words."""
+    match entry.made:
+        case Injected(container=name):
+            return f"end what its container {name} does"
+        case Created():
+            return "delete it"
+        case Toxic(proxy=proxy):
+            return f"remove its toxics from proxy {proxy}"
+        case Ran(undo=None):
+            return "nothing: its command has no undo"
+        case Ran(undo=argv):
+            return f"run: {shlex.join(argv or ())}"
+        case None:
+            changes = (f"{field.path} from {_said(field.desired)} to {_said(field.previous)}" for field in entry.fields)
+            return "put back " + ", ".join(changes)
+
+
+def _said(value: object) -> str:
+    return "absent" if value is None else msgspec.json.encode(value).decode()
 
 
 def same_cluster(cluster: Cluster, connection: Connection) -> None:
@@ -153,7 +168,7 @@ def left_alone(entry: Entry, foreign: bool, *, busy: bool = False) -> UndoResult
             return None
 
 
-def _unreadable(path: Path, error: OSError) -> UndoResult:
+def unreadable(path: Path, error: OSError) -> UndoResult:
     return UndoResult(
         entry="",
         run=path.parent.name,

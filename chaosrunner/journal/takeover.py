@@ -31,14 +31,14 @@ BY_HAND = "undo-by-hand.txt"
 
 
 def take_over(told: Watch, notes: Notes, *, patience: float) -> None:
-    """Undoes what is open; what fails is tried again for `patience` seconds, and `told.least` at least."""
+    """Undoes what is open; what fails is tried again for `patience` seconds."""
     folder = Path(told.journal).parent
     with suppress(OSError):
         file = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(file, 1)
         os.dup2(file, 2)
     logs.configure()
-    anyio.run(_take_over, told, notes, max(patience, told.least))
+    anyio.run(_take_over, told, notes, patience)
 
 
 async def _take_over(told: Watch, notes: Notes, patience: float) -> None:
@@ -58,7 +58,7 @@ async def _take_over(told: Watch, notes: Notes, patience: float) -> None:
     for result in left:
         notes.write(result.state, **_said(result))
         log.error("undo failed", target=result.target.name, detail=result.detail, command=result.command)
-    if left:
+    if left and told.stays:
         _tell(Path(told.journal).parent / BY_HAND, left)
     try:
         async with reach(connection) as cluster:

@@ -29,6 +29,7 @@ from chaosrunner.cluster import Cluster, ClusterConfig, connect
 from chaosrunner.cluster.resources import LEASES, NODES, PDBS
 from chaosrunner.timeline.clock import Clock
 from tests.cli.command import ROOT, chaosrunner
+from tests.engine.drills import kill_with_guardian
 
 pytestmark = pytest.mark.lab
 
@@ -138,8 +139,7 @@ def test_init_plan_run_and_ctrl_c(up: Up, tmp_path: Path) -> None:
 def test_a_killed_run_holds_its_target_until_it_is_recovered(up: Up, tmp_path: Path) -> None:
     drill, timelines = up.drill(tmp_path / "drill.yaml"), tmp_path / "t"
     with up.start("run", drill, "--yes", "--timelines", timelines) as run:
-        wait_for(lambda: list(timelines.glob("*/*/manifest.json")))  # names the process
-        run.kill()
+        kill_with_guardian(run)
     (folder,) = timelines.glob("*/*")
     again = up.call("run", drill, "--yes", "--timelines", timelines)
     assert again.exit_code == 6
@@ -149,14 +149,14 @@ def test_a_killed_run_holds_its_target_until_it_is_recovered(up: Up, tmp_path: P
     )
     lease = up.ask(lambda cluster: cluster.list(LEASES, "lab")).items[0]
     up.ask(lambda cluster: cluster.replace(LEASES, lease | {"spec": lease["spec"] | {"holderIdentity": "me"}}, "lab"))
-    assert up.call("recover", "--timelines", timelines).stdout.startswith("nothing to recover")
+    assert up.call("recover", "--yes", "--timelines", timelines).stdout.startswith("nothing to recover")
     held = up.ask(lambda cluster: cluster.list(LEASES, "lab")).items[0]
     assert held["spec"]["holderIdentity"] == "me"  # somebody else's is left alone
     up.ask(lambda cluster: cluster.replace(LEASES, held | {"spec": lease["spec"]}, "lab"))
-    (result,) = json.loads(up.call("recover", "--timelines", timelines, "-o", "json").stdout)
+    (result,) = json.loads(up.call("recover", "--yes", "--timelines", timelines, "-o", "json").stdout)
     assert (result["target"]["kind"], result["run"], result["state"]) == ("Lease", folder.name, "undone")
     assert up.ask(lambda cluster: cluster.list(LEASES, "lab")).items == []
-    assert up.call("recover", "--timelines", timelines).stdout.startswith("nothing to recover")
+    assert up.call("recover", "--yes", "--timelines", timelines).stdout.startswith("nothing to recover")
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_the_next_run_offers_to_put_back_what_a_killed_one_left(up: Up, tmp_path
     arguments = ["run", drill, "--timelines", timelines, "-p", "baseline=1s", "-p", "max_tokens=16"]
     with up.start(*arguments, "--yes") as run:
         wait_for(up.cordoned)
-        run.kill()
+        kill_with_guardian(run)
     (node,) = up.cordoned()
     refused = up.call(*arguments, "--yes")
     assert refused.exit_code == 6

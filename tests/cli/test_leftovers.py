@@ -77,7 +77,7 @@ def test_a_journal_that_cannot_be_read_is_told_and_stops_no_run(drills: Path, le
         "run", drills / "delete-pod.yaml", "--yes", "--kubeconfig", drills / "config", "--timelines", drills / "t"
     )
     assert "the cluster cannot be reached" in done.stderr.splitlines()[-1]
-    done = call("recover", "--timelines", drills / "t", "-o", "json")
+    done = call("recover", "--yes", "--timelines", drills / "t", "-o", "json")
     assert done.exit_code == 5
     (result,) = json.loads(done.stdout)
     assert (result["run"], result["state"]) == ("broken", "undo_failed")
@@ -91,14 +91,14 @@ def test_the_exit_code_of_recover(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("chaosrunner.journal.undo.PAUSE", 0.01)
     left("r", owner)
-    done = call("recover", "--timelines", tmp_path / "t")
+    done = call("recover", "--yes", "--timelines", tmp_path / "t")
     assert done.exit_code == code, done.output
     assert ("by hand: kubectl " in done.stdout) == by_hand
 
 
 def test_nothing_counts_as_undone_on_another_cluster(left: Callable[..., Path], tmp_path: Path) -> None:
     left("dead", DEAD, server="https://another.example:6443")
-    done = call("recover", "--timelines", tmp_path / "t", "-o", "json")
+    done = call("recover", "--yes", "--timelines", tmp_path / "t", "-o", "json")
     assert done.exit_code == 5
     (result,) = json.loads(done.stdout)
     assert result["state"] == "undo_failed"
@@ -107,7 +107,7 @@ def test_nothing_counts_as_undone_on_another_cluster(left: Callable[..., Path], 
 
 def test_nothing_is_to_be_undone_of_a_rehearsal(left: Callable[..., Path], tmp_path: Path) -> None:
     left("r", DEAD, lab="embedded")
-    assert call("recover", "--timelines", tmp_path / "t").stdout.startswith("nothing to recover")
+    assert call("recover", "--yes", "--timelines", tmp_path / "t").stdout.startswith("nothing to recover")
     (run,) = json.loads(call("runs", "list", "-o", "json", "--timelines", tmp_path / "t").stdout)
     assert run["to_undo"] == 0
 
@@ -121,19 +121,19 @@ def test_what_is_on_a_cluster_that_is_gone_can_be_given_up(
     timelines = ["--timelines", drills / "t"]
     arguments = ["run", drills / "delete-pod.yaml", "--yes", "--kubeconfig", drills / "config", *timelines]
     assert "run dead of drill chat died and left node/n2 cordoned" in call(*arguments).stderr
-    done = call("recover", *timelines)
+    done = call("recover", "--yes", *timelines)
     assert done.exit_code == 5
     way_out = f"if its cluster is gone for good: chaosrunner recover --timelines {drills / 't'} --forget dead"
     assert done.stderr.splitlines()[-1] == way_out
-    done = call("recover", "--forget", "dead", *timelines)
+    done = call("recover", "--yes", "--forget", "dead", *timelines)
     assert (done.exit_code, way_out in done.stderr) == (0, False)
     assert "forgotten  " in done.stdout
     assert "the cluster cannot be reached" in done.stdout
     assert "by hand: kubectl " in done.stdout
     assert done.stdout.endswith("given up: what run dead left stays as it is, should its cluster be there after all\n")
     assert "the cluster cannot be reached: http" in call(*arguments).stderr.splitlines()[-1]
-    assert call("recover", *timelines).stdout.startswith("nothing to recover")
-    assert call("recover", "--forget", "dead", *timelines).stdout == "nothing is left of run dead\n"
+    assert call("recover", "--yes", *timelines).stdout.startswith("nothing to recover")
+    assert call("recover", "--yes", "--forget", "dead", *timelines).stdout == "nothing is left of run dead\n"
     (run,) = json.loads(call("runs", "list", "-o", "json", *timelines).stdout)
     assert run["to_undo"] == 0
 
@@ -147,7 +147,9 @@ def test_only_the_run_that_is_named_is_given_up(
     timelines = ["--timelines", tmp_path / "t", "-o", "json"]
 
     def states(*arguments: str) -> list[tuple[str, str]]:
-        return [(one["run"], one["state"]) for one in json.loads(call("recover", *arguments, *timelines).stdout)]
+        return [
+            (one["run"], one["state"]) for one in json.loads(call("recover", "--yes", *arguments, *timelines).stdout)
+        ]
 
     assert states("--forget", "alive") == [("alive", "left_alone")]
     assert states("--forget", "elsewhere") == [("elsewhere", "left_alone")]
@@ -155,4 +157,4 @@ def test_only_the_run_that_is_named_is_given_up(
     assert states("--forget", "elsewhere", "--foreign") == [("elsewhere", "forgotten")]
     assert set(states()) == {("other", "undo_failed"), ("alive", "left_alone")}
     with pytest.raises(UserError, match="no run deed with a journal below "):
-        CliRunner().invoke(cli, ["recover", "--forget", "deed"], catch_exceptions=False)
+        CliRunner().invoke(cli, ["recover", "--yes", "--forget", "deed"], catch_exceptions=False)

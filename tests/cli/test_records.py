@@ -214,5 +214,5 @@ async def test_prune_keeps_what_lives_and_what_is_to_be_undone(tmp_path: Path) -
 
 
 def test_recover_with_nothing_to_do(timelines: Path) -> None:
-    assert call("recover", root=timelines).stdout == f"nothing to recover below {timelines}\n"
-    assert json.loads(call("recover", "-o", "json", root=timelines).stdout) == []
+    assert call("recover", "--yes", root=timelines).stdout == f"nothing to recover below {timelines}\n"
+    assert json.loads(call("recover", "--yes", "-o", "json", root=timelines).stdout) == []

@@ -23,7 +23,7 @@ from chaosrunner.engine import Options, run_drill
 from chaosrunner.playbook import load_drill
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.reader import Recording
-from tests.engine.lab import Lab
+from tests.engine.lab import Lab, wait_for
 
 Step = dict[str, Any]
 Some = TypeVar("Some")
@@ -165,9 +165,13 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 
 
 def guardian_of(process: subprocess.Popen[str]) -> psutil.Process:
-    """The guardian of a run that goes on."""
-    (found,) = [p for p in psutil.Process(process.pid).children() if "chaosrunner.journal.guardian" in p.cmdline()]
-    return found
+    """The guardian of a run that goes on, once it is there."""
+
+    def found() -> list[psutil.Process]:
+        return [p for p in psutil.Process(process.pid).children() if "chaosrunner.journal.guardian" in p.cmdline()]
+
+    (guardian,) = wait_for(found)
+    return guardian  # type: ignore[no-any-return]
 
 
 def kill_with_guardian(process: subprocess.Popen[str]) -> None:

@@ -54,7 +54,7 @@ def test_recover_restores_what_a_killed_run_left_and_only_that(lab: Lab, tmp_pat
     assert len(left) == 2
     (lease,) = lab.leases()
 
-    code, out, err = drills.invoke("recover", "--timelines", str(tmp_path), "-o", "json")
+    code, out, err = drills.invoke("recover", "--yes", "--timelines", str(tmp_path), "-o", "json")
     assert (code, err) == (0, "")
     assert [(result["state"], result["target"]["name"]) for result in json.loads(out)] == [
         *(("undone", name) for name in left if name != operators_node),
@@ -64,7 +64,7 @@ def test_recover_restores_what_a_killed_run_left_and_only_that(lab: Lab, tmp_pat
     assert lab.nodes() == before
     assert lab.cordoned() == [operators_node]
 
-    code, out, _ = drills.invoke("recover", "--timelines", str(tmp_path), "-o", "json")
+    code, out, _ = drills.invoke("recover", "--yes", "--timelines", str(tmp_path), "-o", "json")
     assert (code, json.loads(out)) == (0, [])
     assert lab.nodes() == before
 
@@ -195,13 +195,15 @@ def test_an_undo_that_is_refused_is_told_with_the_command_that_does_it(
     (journal,) = tmp_path.glob("small/*/journal.jsonl")
     text = journal.read_text()
     journal.write_text(re.sub(r'("owner":\{"pid":)\d+', r"\g<1>2147483647", text))  # as after the process' end
-    code, out, _ = drills.invoke("recover", "--timelines", str(tmp_path), "-o", "json", "--request-timeout", "2s")
+    code, out, _ = drills.invoke(
+        "recover", "--yes", "--timelines", str(tmp_path), "-o", "json", "--request-timeout", "2s"
+    )
     (result,) = json.loads(out)
     assert (code, result["state"]) == (5, "undo_failed")
     assert re.search(rf"kubectl .*patch node {node} ", result["command"])
 
     proxy.restore()
-    assert drills.invoke("recover", "--timelines", str(tmp_path))[0] == 0
+    assert drills.invoke("recover", "--yes", "--timelines", str(tmp_path))[0] == 0
     assert lab.nodes() == before
 
 

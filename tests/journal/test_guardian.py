@@ -48,6 +48,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
             run="r",
             deadline=0.2,
             undo=True,
+            stays=True,
             connection={},
             request_timeout=1.0,
             lease="l",

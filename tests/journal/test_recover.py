@@ -13,8 +13,9 @@ import pytest
 
 from chaosrunner.faults.cordon import POINTER, Cordon
 from chaosrunner.journal import fields, journal, process
+from chaosrunner.journal.finding import annotated
 from chaosrunner.journal.journal import Field, Journal
-from chaosrunner.journal.recover import annotated, recover, recover_annotated
+from chaosrunner.journal.recover import recover, recover_annotated
 from chaosrunner.journal.undo import undo_all
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
@@ -183,7 +184,8 @@ async def test_the_annotation_is_enough_where_the_journal_is_lost(tmp_path: Path
     async with running(tmp_path) as world:
         await died(world, [world.node("n1"), world.node("n2")])
         known = {entry.entry for entry in journal.open_entries(journals(world)[0])}
-        found = await annotated(world.cluster, world.connection)
+        found, unseen = await annotated(world.cluster, world.connection)
+        assert unseen == []
         assert {e.entry for e in found} == known
         assert await recover_annotated(world.cluster, world.connection, known=known) == []
         journals(world)[0].unlink()
@@ -192,7 +194,7 @@ async def test_the_annotation_is_enough_where_the_journal_is_lost(tmp_path: Path
 
         assert [(r.target.name, r.state) for r in results] == [("n2", "undone"), ("n1", "undone")]
         assert [world.unschedulable(n) for n in ("n1", "n2")] == [None, None]
-        assert await annotated(world.cluster, world.connection) == []
+        assert await annotated(world.cluster, world.connection) == ([], [])
 
 
 @pytest.mark.anyio

@@ -113,10 +113,9 @@ def test_what_a_killed_run_left_is_put_back_with_the_same_rights(standing: Stand
         process = drills.start(drill, standing.config.kubeconfig, tmp_path)
         wait_for(lambda: process.poll() is not None or len(standing.lab.cordoned()) == 1)
         assert process.poll() is None, process.communicate()
-        process.kill()
-        process.communicate()
+        drills.kill_with_guardian(process)
         assert standing.lab.leases()
-        code, out, err = drills.invoke("recover", "--timelines", str(tmp_path))
+        code, out, err = drills.invoke("recover", "--yes", "--timelines", str(tmp_path))
     assert code == 0, out + err
     assert (standing.lab.cordoned(), standing.lab.leases()) == ([], [])
 

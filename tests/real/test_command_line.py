@@ -17,6 +17,7 @@ from psutil import process_iter
 
 from chaosrunner.journal.process import start_time
 from tests.cli.command import ROOT
+from tests.engine.drills import kill_with_guardian
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -139,10 +140,14 @@ def test_what_a_killed_rehearsal_left_is_put_back_by_the_next(state: Path, tmp_p
         return [node["name"] for node in status(state)["node_states"] if not node["schedulable"]]
 
     with subprocess.Popen(
-        line(*arguments, *quick, "-p", "hold=60s"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        line(*arguments, *quick, "-p", "hold=60s"),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as run:
         wait_for(lambda: cordoned() or run.poll() is not None, 120)
-        run.kill()
+        kill_with_guardian(run)
     (node,) = cordoned()
     done = call(*arguments, *quick, "-p", "hold=2s", "--expect", "passed")
     assert f"{node} of run " in done.stderr
