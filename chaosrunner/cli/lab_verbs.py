@@ -34,11 +34,19 @@ def build() -> None:
 
 
 def image(file: Path) -> None:
+    _write_image("image", file)
+
+
+def agent_image(file: Path, architecture: str | None) -> None:
+    _write_image("agent", file, *(["--architecture", architecture] if architecture else []))
+
+
+def _write_image(verb: str, file: Path, *options: str) -> None:
     if not file.resolve().parent.is_dir():
         raise UserError(f"{file}: there is no such folder; make it first")
     if sys.platform != "linux":
         raise UserError("an image is made of Linux programs, and here are none: build one with `pip install` on Linux")
-    told = real_lab.call("image", None, str(file), tell=_say)
+    told = real_lab.call(verb, None, str(file), *options, tell=_say)
     click.echo(told["reference"])
 
 

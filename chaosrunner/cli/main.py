@@ -10,7 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from chaosrunner import __version__
-from chaosrunner.cli import comparing, drills, files, lab, probe, records, recovery
+from chaosrunner.cli import agent, comparing, drills, files, lab, probe, records, recovery
 from chaosrunner.cli.commands import Command, Group
 from chaosrunner.cli.ending import bug, fail, user_error
 from chaosrunner.errors import UserError
@@ -77,6 +77,7 @@ for command in (
     records.runs,
     recovery.recover,
     lab.lab,
+    agent.agent,
     files.schema,
     completion,
 ):

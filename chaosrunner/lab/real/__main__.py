@@ -57,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     verb("build", _build, "build the lab's programs, unless they are there", state=False)
     image = verb("image", _image, "write the runner's image as an archive", state=False)
     image.add_argument("file", type=Path)
+    image = verb("agent", _agent, "write the image of the agent that makes faults in Pods", state=False)
+    image.add_argument("file", type=Path)
+    image.add_argument("--architecture", choices=binaries.ARCHITECTURES, default="")
     up = verb("up", _up, "bring up a lab that stays")
     up.add_argument("--nodes", type=int, help="besides node infra; 3, or as many as the spec says")
     up.add_argument("--spec", type=Path, help="JSON file: a drill's `lab:` section, to be deployed")
@@ -111,13 +114,22 @@ def _state(options: argparse.Namespace) -> State:
 
 
 def _build(options: argparse.Namespace) -> None:
-    _answer({"folder": str(binaries.build(_tell).folder)})
+    folder = binaries.build(_tell).folder
+    binaries.agent(_tell)
+    _answer({"folder": str(folder)})
 
 
 def _image(options: argparse.Namespace) -> None:
-    made = images.runner()
-    shutil.copyfile(made.tar, options.file)
-    _answer({"reference": made.reference, "file": str(options.file.resolve())})
+    _write(images.runner(), options.file)
+
+
+def _agent(options: argparse.Namespace) -> None:
+    _write(images.agent(_tell, options.architecture), options.file)
+
+
+def _write(made: images.Image, file: Path) -> None:
+    shutil.copyfile(made.tar, file)
+    _answer({"reference": made.reference, "file": str(file.resolve())})
 
 
 def _up(options: argparse.Namespace) -> None:

@@ -18,9 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import chaosrunner
 from chaosrunner.errors import UserError
 from chaosrunner.lab.real.caching import clear_scratch, locked, scratch
 
@@ -29,6 +30,7 @@ Tell = Callable[[str], None]
 
 _SOURCES = Path(__file__).parent / "sources"
 _PROGRESS_SECONDS = 4.0
+_OF_GO = (".go", ".mod", ".sum")
 _JOB_BYTES = 3 * 2**29
 """Memory that one of the go tool's jobs may need: kubernetes with two jobs peaks at 3 GB."""
 
@@ -77,6 +79,8 @@ class _Module:
     """Variables of the program that tell it; {version}, {major} and {minor} are filled in."""
     folder: Path | None = None
     """Where it is, if not among the lab's own."""
+    architecture: str = ""
+    """Kind of machine that it is for, as Go calls it; this one's where empty."""
 
     @property
     def source(self) -> Path:
@@ -102,8 +106,9 @@ class _Module:
 
     def key(self) -> str:
         """Changes with the sources, the pinned versions, the flags and the kind of machine."""
-        digest = hashlib.sha256(repr((self.name, self.packages, self.flags(), platform.machine())).encode())
-        for file in sorted(self.source.iterdir()):
+        machine = self.architecture or platform.machine()
+        digest = hashlib.sha256(repr((self.name, self.packages, self.flags(), machine)).encode())
+        for file in sorted(file for file in self.source.iterdir() if file.suffix in _OF_GO):
             content = file.read_bytes()
             digest.update(f"{file.name} {len(content)}\n".encode() + content)
         return digest.hexdigest()[:16]
@@ -141,6 +146,11 @@ _MODULES = (
 )
 
 
+_AGENT = _Module("agent", folder=Path(chaosrunner.__file__).parent / "agent")
+ARCHITECTURES = ("amd64", "arm64")
+"""Kinds of machines for which the agent is built."""
+
+
 def cache() -> Path:
     """The folder for what is built once: `$XDG_CACHE_HOME/chaosrunner/lab`, else below `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chaosrunner" / "lab"
@@ -160,6 +170,14 @@ def build(tell: Tell) -> Binaries:
     if found := cached():
         return found
     return Binaries(_build(_MODULES, cache(), tell))
+
+
+def agent(tell: Tell, architecture: str = "") -> Path:
+    """The program of the agent that makes faults inside Pods; built if it is missing. `architecture`: one of
+    ARCHITECTURES, else this machine's. Raises `UserError` as `build` does.
+    """
+    module = replace(_AGENT, architecture=architecture)
+    return _build((module,), cache() / "-".join(filter(None, (module.name, architecture))), tell) / module.name
 
 
 def toolchain() -> Path:
@@ -259,7 +277,12 @@ class _Build:
         began = time.monotonic()
         tell(f"{self.title}: building")
         with subprocess.Popen(
-            command, cwd=self.module.source, env=_environment(), stderr=subprocess.PIPE, text=True, errors="replace"
+            command,
+            cwd=self.module.source,
+            env=_environment(self.module.architecture),
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
         ) as process:
             listener = threading.Thread(target=self._listen, args=(process,))
             listener.start()
@@ -300,10 +323,11 @@ class _Build:
         return ", ".join(counts)
 
 
-def _environment() -> dict[str, str]:
+def _environment(architecture: str = "") -> dict[str, str]:
     """The user's own settings of where modules come from stay; those that change what is built do not."""
     kept = {name: value for name, value in os.environ.items() if name not in ("GOFLAGS", "GOOS", "GOARCH")}
-    return kept | {"CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+    ours = {"CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+    return kept | ours | ({"GOARCH": architecture} if architecture else {})
 
 
 def _available_memory() -> int:

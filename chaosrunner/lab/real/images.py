@@ -70,6 +70,9 @@ _NOT_OF_PACKAGES = re.compile(
     r"|^chaosrunner/"
 )
 
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What images call the kinds of machines."""
+
 _KEPT_SECONDS = 3600.0
 """An image not asked for in so long goes when another is made. A younger one another lab may be about to read."""
 
@@ -90,6 +93,17 @@ def pause(binaries: Binaries) -> Image:
 def coredns(binaries: Binaries) -> Image:
     """CoreDNS; its arguments are the Pod's to give."""
     return _of_program("coredns", binaries.coredns)
+
+
+def agent(tell: programs.Tell, architecture: str = "") -> Image:
+    """The agent that makes faults inside Pods, under the name that drills give it where they name no other.
+
+    `architecture`: one of `binaries.ARCHITECTURES`, else this machine's. Raises `UserError` where it has to be built
+    and cannot be.
+    """
+    program = programs.agent(tell, architecture)
+    reference = f"chaosrunner/agent:{chaosrunner.__version__}"
+    return _of_program("agent", program, reference=reference, architecture=architecture)
 
 
 def workload() -> Image:
@@ -127,7 +141,7 @@ def runner() -> Image:
     return _cached("runner", {"Entrypoint": [_COMMAND]}, parts, contents)
 
 
-def _of_program(name: str, program: Path) -> Image:
+def _of_program(name: str, program: Path, *, reference: str = "", architecture: str = "") -> Image:
     """An image of one static program."""
 
     def contents() -> list[Layer]:
@@ -135,15 +149,35 @@ def _of_program(name: str, program: Path) -> Image:
         layer.add_file(program, Path("/") / name)
         return [layer]
 
-    return _cached(name, {"Entrypoint": [f"/{name}"]}, [_stamp(program)], contents)
+    return _cached(
+        name,
+        {"Entrypoint": [f"/{name}"]},
+        [_stamp(program)],
+        contents,
+        reference=reference,
+        architecture=architecture,
+    )
 
 
-def _cached(name: str, config: dict[str, Any], parts: list[str], contents: Callable[[], list[Layer]]) -> Image:
-    """The image of this name whose `contents` are described by `parts`: from the cache, or made."""
+def _cached(
+    name: str,
+    config: dict[str, Any],
+    parts: list[str],
+    contents: Callable[[], list[Layer]],
+    *,
+    reference: str = "",
+    architecture: str = "",
+) -> Image:
+    """The image of this name whose `contents` are described by `parts`: from the cache, or made.
+
+    It is called after its content where no `reference` is given, and is for this machine where no `architecture` is.
+    """
+    architecture = architecture or _ARCHITECTURES.get(platform.machine(), platform.machine())
     makers = [hashlib.sha256(Path(module).read_bytes()).hexdigest() for module in (__file__, layers.__file__)]
-    key = hashlib.sha256(json.dumps([makers, platform.machine(), config, parts]).encode()).hexdigest()[:16]
+    made_of = [makers, architecture, reference, config, parts]
+    key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
     folder = programs.cache() / "images"
-    image = Image(f"localhost/chaosrunner/{name}:{key}", folder / f"{name}-{key}.tar")
+    image = Image(reference or f"localhost/chaosrunner/{name}:{key}", folder / f"{name}-{key}.tar")
     if image.tar.exists():
         os.utime(image.tar)
         return image
@@ -153,12 +187,12 @@ def _cached(name: str, config: dict[str, Any], parts: list[str], contents: Calla
             old.unlink()
     clear_scratch(folder, age=_KEPT_SECONDS)  # nobody is locked out here: what is young may be in the making
     with scratch(folder) as place:
-        made = _write(image.reference, config, contents(), place)
+        made = _write(image.reference, architecture, config, contents(), place)
         made.rename(image.tar)
     return image
 
 
-def _write(reference: str, config: dict[str, Any], contents: list[Layer], scratch: Path) -> Path:
+def _write(reference: str, architecture: str, config: dict[str, Any], contents: list[Layer], scratch: Path) -> Path:
     """Write an image in the format of `docker save`: a tar of layers, the configuration, and a manifest of both.
 
     Format: https://github.com/moby/moby/blob/master/image/spec/v1.2.md.
@@ -172,7 +206,7 @@ def _write(reference: str, config: dict[str, Any], contents: list[Layer], scratc
         (scratch / "layer").rename(scratch / digests[-1])
     configuration = json.dumps(
         {
-            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+            "architecture": architecture,
             "os": "linux",
             "config": {"Env": _ENVIRONMENT, "WorkingDir": "/"} | config,
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},

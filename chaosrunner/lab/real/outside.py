@@ -49,7 +49,12 @@ def up(state: State, count: int, tell: Tell, *, owner: int | None = None) -> dic
         raise UserError("\n".join(missing))
     built = binaries.cached() or binaries.build(tell)
     tell("images")
-    made = {"pause": images.pause(built), "coredns": images.coredns(built), "workload": images.workload()}
+    made = {
+        "pause": images.pause(built),
+        "coredns": images.coredns(built),
+        "workload": images.workload(),
+        "agent": images.agent(tell),
+    }
     with _alone(state):
         _check_none_stands(state)
         _sweep(state)
@@ -178,7 +183,7 @@ def standing(state: State) -> dict[str, Any]:
 
 
 def image(state: State, name: str) -> str:
-    """The reference of one of the lab's images: pause, coredns or workload."""
+    """The reference of one of the lab's images: pause, coredns, workload or agent."""
     return str(json.loads((state.folder / "images.json").read_text())[name])
 
 
