@@ -25,6 +25,7 @@ import structlog
 
 from chaosrunner.analysis import AnalysisContext, Facts, Live, analyse
 from chaosrunner.cluster import ClusterConfig, connect
+from chaosrunner.engine.answers import answered
 from chaosrunner.engine.conditions import Conditions
 from chaosrunner.engine.describe import manifest_of
 from chaosrunner.engine.guarding import Guarded
@@ -201,6 +202,7 @@ class _Run:
             run=ready.run,
             drill=drill,
             patience=PATIENCE,
+            answered=lambda uid, since: answered(self.live, uid, since),
         )
 
     def _guarded_by(self, connection: Connection) -> Guarded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -107,6 +107,9 @@ class Context:
     step: int | None = None
     patience: float = PATIENCE
     """How long the cluster may be away in one go, seconds."""
+    answered: Callable[[str, float], tuple[int, int]] | None = None
+    """By a Pod's UID and an instant (recording's clock): how many requests sent since then this Pod has answered with
+    success so far, and how many others have. None where nobody sends any."""
     _lost: dict[str, EvictionAnswer] = field(default_factory=dict)
     """By the UID of its Pod, an eviction whose answer never came."""
 

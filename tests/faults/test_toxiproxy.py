@@ -64,7 +64,7 @@ class Place:
 
 
 def effect_of(kind: str = "partition", **values: Any) -> NetworkEffect:
-    given = {"peers": ("127.0.0.1/32",), "duration": 30.0} | values
+    given = {"peer": "gateway", "duration": 30.0} | values
     return NetworkEffect(kind=kind, **given)  # type: ignore[arg-type]
 
 
@@ -254,7 +254,7 @@ async def test_a_plan_says_why_it_cannot_work_here(place: Place) -> None:
     assert await refused(ToxiproxyDriver("http://127.0.0.1:1", "{{ pod }}")) == ["no_toxiproxy"]
     assert await refused(ToxiproxyDriver(f"http://127.0.0.1:{link.server}", "{{ pod }}")) == ["no_toxiproxy"]
     assert await refused(ToxiproxyDriver(link.url, "{{ pod }}-x")) == ["no_such_proxy"]
-    assert await refused(place.driver, peers=()) == ["peer_not_reached"]
+    assert await refused(place.driver, peer="everywhere") == ["peer_not_reached"]
     assert await refused(place.driver, kind="rate", bits_per_second=100.0) == ["too_slow"]
     assert await refused(place.driver, ports=(link.server,)) == []
     assert await refused(place.driver, ports=(1,)) == ["other_port"]
