@@ -1114,6 +1114,9 @@ class Prometheus(Model):
     """Do not verify the server's certificate."""
 
 
+StaysUntilUndone = Literal["cordon", "uncordon", "drain", "taint", "scale", "command", "network-policy", "toxiproxy"]
+
+
 class Limits(Model):
     """What the drill may touch at most; a plan above it is refused."""
 
@@ -1129,6 +1132,9 @@ class Limits(Model):
     """Labels that every Pod must carry that is taken away."""
     deadline: PositiveDuration = 3600.0
     """Longest run; then it is aborted and everything put back."""
+    allow_until_undone: list[StaysUntilUndone] = Field(default_factory=list)
+    """Steps and drivers that a production drill may use though what they change does not end by itself, should the
+    runner and its host be gone."""
 
 
 class AgentImage(Model):
@@ -1399,6 +1405,8 @@ class Drill(Model):
     """The playbook: its name, or the path of its file relative to this one."""
     context: Text | None = None
     """Context of the kubeconfig, or `in-cluster`. A rehearsal uses the lab's."""
+    production: bool = False
+    """A run needs the cluster's name, typed or by --cluster, and what stays until undone must be allowed by name."""
     namespace: Name | None = None
     """Namespace of the workload; the context's where absent."""
     workload: Workload
