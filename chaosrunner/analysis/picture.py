@@ -265,6 +265,8 @@ class Picture:
     def _ends(self) -> Iterator[tuple[float | None, str, int]]:
         """When each fault ended that left its Pod in place (None: it did not), in words where not, by which row."""
         for effects in self.observations.run.effects.values():
+            if effects[0].entry is None:
+                continue  # nothing that could be undone
             there = [row for row in effects if row.event in ("bitten", "unknown", "not_healed")]
             healed = next((row for row in effects if row.event == "healed"), None)
             if there or healed:

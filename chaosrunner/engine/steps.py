@@ -223,12 +223,12 @@ class Stage:
         """Takes a fault back, and looks whether it is gone; once."""
         if standing.ended:
             return Ended()
-        standing.ended, ended = True, Ended()
+        standing.ended = True
         with anyio.CancelScope(shield=True):  # an abort must not stop it half-way; what is left then is undone again
             results = await standing.fault.undo(standing.context)
             wrong = [f"{result.target.name}: {result.detail}" for result in results if not result.ok]
-            standing.ended = not wrong
             ended = Ended("failed", f"not undone: {'; '.join(wrong)}") if wrong else await self._gone(standing)
+        standing.ended = not wrong
         return ended
 
     async def verify_undone(self) -> None:

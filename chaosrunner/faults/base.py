@@ -62,6 +62,8 @@ class Preview(msgspec.Struct, kw_only=True, omit_defaults=True):
     undo: Literal["restore", "none"] = "none"
     stays: str | None = None
     """What remains in the cluster until it is undone, and what undoes it."""
+    by: str | None = None
+    """The driver that makes it; None where there is only one way."""
 
 
 class TargetResult(msgspec.Struct, kw_only=True, omit_defaults=True):

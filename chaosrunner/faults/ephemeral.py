@@ -22,7 +22,7 @@ from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import PODS, Object, meta
 from chaosrunner.cluster.session import JSON_PATCH, Answer, ApiError, Cluster, Unreachable
 from chaosrunner.faults.base import Context, Problem, TargetResult
-from chaosrunner.faults.network import NetworkEffect, Seen
+from chaosrunner.faults.network import CAN, Kind, NetworkEffect, Seen
 from chaosrunner.journal import fields, injected
 from chaosrunner.journal.injected import Status
 from chaosrunner.journal.journal import Entry, Injected, new_name
@@ -294,7 +294,8 @@ class EphemeralContainer:
     """Makes network effects by rules inside the Pod's own network."""
 
     name = "ephemeral-container"
-    can = frozenset({"partition", "reject", "loss", "latency", "rate"})
+    can: frozenset[Kind] = CAN["ephemeral-container"]
+    needs_addresses = True
     heals_itself = True
 
     def __init__(self, agent: Agent) -> None:
@@ -323,6 +324,7 @@ class EphemeralContainer:
     def _work(self, effect: NetworkEffect) -> Work:
         def arguments(entry: str, start_by: float) -> list[str]:
             spec = {key: value for key, value in msgspec.to_builtins(effect).items() if value is not None}
+            del spec["peer"]  # words, for people
             return ["network", msgspec.json.encode({"entry": entry, "start_by": start_by, **spec}).decode()]
 
         return Work(f"network_{effect.kind}", arguments, ("NET_ADMIN",))

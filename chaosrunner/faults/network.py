@@ -41,8 +41,10 @@ class NetworkEffect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     """Of `latency`, seconds more or less."""
     bits_per_second: float | None = None
     """Of `rate`."""
+    peer: str = "everywhere"
+    """The other end in words."""
     peers: tuple[str, ...] = ()
-    """Networks (CIDR) at the other end; empty: everywhere."""
+    """Its networks (CIDR); empty: everywhere, or, where `peer` says otherwise, not known."""
     spare: tuple[str, ...] = ()
     """Networks that are never hit: where the kubelet's probes come from."""
     spare_gateway: bool = False
@@ -71,7 +73,7 @@ class NetworkEffect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
                 what = "reset connections"
         way = {"both": "from and to", "in": "from", "out": "to"}[self.direction]
         ports = f", ports {', '.join(map(str, self.ports))}" if self.ports else ""
-        return f"{what} {way} {', '.join(self.peers) or 'everywhere'}{ports}, for {self.duration:g} s"
+        return f"{what} {way} {self.peer}{ports}, for {self.duration:g} s"
 
 
 class Seen(NamedTuple):
@@ -88,8 +90,10 @@ class Driver(Protocol):
     """One way to make network effects."""
 
     name: str
-    can: frozenset[str]
+    can: frozenset[Kind]
     """Kinds of effects."""
+    needs_addresses: bool
+    """Whether it must know the peer's networks."""
     heals_itself: bool
     """Whether the target ends the effect by itself, whatever became of us and of the API server."""
 
@@ -128,7 +132,7 @@ class Peers:
     async def resolve(self, cluster: Cluster) -> tuple[str, ...]:
         """The networks that it is now. Raises UserError where there is nobody, ApiError, Unreachable."""
         if self.selector is None:
-            return self.networks
+            return self.networks  # of a gateway that the drill does not name, none
         pods = (await cluster.list(PODS, self.namespace, label_selector=self.selector)).items
         found = sorted({network for pod in pods if not finished(pod) for network in addresses(pod)})
         if not found:
@@ -183,7 +187,7 @@ class Network:
             touch = Touch(action=self.name, target=target_of(pod), predicted="accepted", reason=effect.text() + by)
             preview.touches.append(touch)
             if driver is not None:
-                preview.stays = None if driver.heals_itself else stays(driver)
+                preview.by, preview.stays = driver.name, None if driver.heals_itself else stays(driver)
         return preview
 
     async def apply(self, context: Context) -> FaultResult:
@@ -235,7 +239,7 @@ class Network:
         hosts = [host["ip"] for host in (pod.get("status") or {}).get("hostIPs") or [] if host.get("ip")]
         spare = [f"{ip}/128" if ":" in ip else f"{ip}/32" for ip in hosts] if self._keep_ready else []
         return msgspec.structs.replace(
-            self._effect, peers=peers, spare=tuple(spare), spare_gateway=self._keep_ready and not peers
+            self._effect, peer=self._peers.name, peers=peers, spare=tuple(spare), spare_gateway=self._keep_ready
         )
 
     async def _choose(
@@ -249,6 +253,11 @@ class Network:
                 text = f"{driver.name} cannot make {effect.kind}"
                 how = f"drivers.network of the drill: {' or '.join(able)}"
                 refused.append(Problem(severity="refuse", code="driver_cannot", text=text, how=how))
+                continue
+            if driver.needs_addresses and effect.peer != "everywhere" and not effect.peers:
+                text = f"{driver.name} must know the addresses of the {effect.peer}"
+                how = f"give workload.{effect.peer}: {{selector: ...}} in the drill"
+                refused.append(Problem(severity="refuse", code="peer_unknown", text=text, how=how))
                 continue
             problems = await driver.check(cluster, pod, effect)
             if not any(problem.severity == "refuse" for problem in problems):

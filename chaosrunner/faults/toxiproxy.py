@@ -37,6 +37,7 @@ class ToxiproxyDriver:
 
     name = "toxiproxy"
     can = CAN[name]
+    needs_addresses = False
     heals_itself = False
 
     def __init__(self, url: str | None, proxy: str) -> None:
@@ -49,7 +50,7 @@ class ToxiproxyDriver:
         if self._url is None:
             how = "give drivers.toxiproxy.url in the drill"
             return [_refuse("no_toxiproxy", "nobody says where Toxiproxy is", how)]
-        if not effect.peers:
+        if effect.peer == "everywhere":
             text = "toxiproxy hits what comes through its proxy only, not everybody"
             return [_refuse("peer_not_reached", text, "name the peer whose way leads through it, like gateway")]
         if (effect.bits_per_second or SLOWEST) < SLOWEST:

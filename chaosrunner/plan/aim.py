@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from chaosrunner.cluster.drain import DrainOptions
 from chaosrunner.cluster.resources import Object
 from chaosrunner.errors import UserError
-from chaosrunner.faults import cordon, delete_pod, drain, evict, network, restart, scale, taint
+from chaosrunner.faults import cordon, delete_pod, drain, evict, network, process, restart, scale, taint
 from chaosrunner.faults.base import Fault
+from chaosrunner.faults.ephemeral import IMAGE, Agent, EphemeralContainer
+from chaosrunner.faults.policy import NetworkPolicyDriver
+from chaosrunner.faults.toxiproxy import ToxiproxyDriver
 from chaosrunner.plan.access import CONTROLLERS, kind_of
 from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import models
@@ -43,9 +46,17 @@ class Means:
                 return delete_pod.DeletePod(pods, grace_period=body.grace_period, force=body.force, expect=body.expect)
             case models.Network():
                 effect, keep_ready = effect_of(body), body.ready == "kept"
-                return network.Network(pods, effect, self.peers(body.peer), self.drivers(), keep_ready=keep_ready)
-            case _:
-                raise UserError(f"{type(body).__name__} is not known to this version")
+                return network.Network(
+                    pods, effect, self.peers(body.peer), self.drivers(body.peer), keep_ready=keep_ready
+                )
+            case models.Freeze():
+                which = process.Which(body.container, body.process)
+                return process.Freeze(pods, which, self.agent(), duration=body.for_)
+            case models.Kill():
+                which = process.Which(body.container, body.process)
+                return process.Kill(pods, which, self.agent(), signal=body.signal)
+            case models.Command():
+                raise UserError("command is not known to this version")
 
     def workload_fault(self, body: WorkloadStep) -> Fault:
         """The fault of a step that is about the workload's controller. Raises UserError where it has none."""
@@ -65,7 +76,7 @@ class Means:
                 return restart.RolloutRestart(resource, target)
 
     def peers(self, peer: models.Peer) -> network.Peers:
-        """The other end of a network fault. Raises UserError where the drill does not name its gateway."""
+        """The other end of a network fault; without addresses where the drill does not name its gateway's Pods."""
         match peer:
             case models.PodSet():
                 return network.Peers(f"peer {peer.selector}", (), peer.selector, peer.namespace or self._namespace)
@@ -75,12 +86,23 @@ class Means:
                 return network.Peers("everywhere")
         gateway = self.drill.workload.gateway
         if gateway is None:
-            raise UserError("the drill does not say which Pods are the gateway: give workload.gateway")
+            return network.Peers("gateway")
         return network.Peers("gateway", (), gateway.selector, gateway.namespace or self._namespace)
 
-    def drivers(self) -> list[network.Driver]:
+    def agent(self) -> Agent:
+        """The container that makes faults inside Pods."""
+        given = self.drill.drivers.agent
+        return Agent(given.image or IMAGE, given.pull_policy)
+
+    def drivers(self, peer: models.Peer) -> list[network.Driver]:
         """The drill's network drivers, as preferred."""
-        raise UserError("no driver is known to this version")
+        drivers = self.drill.drivers
+        made: dict[str, Callable[[], network.Driver]] = {
+            "ephemeral-container": lambda: EphemeralContainer(self.agent()),
+            "network-policy": lambda: NetworkPolicyDriver(probed=peer == "gateway" or peer == "everywhere"),
+            "toxiproxy": lambda: ToxiproxyDriver(drivers.toxiproxy.url, drivers.toxiproxy.proxy),
+        }
+        return [made[name]() for name in drivers.network]
 
     @property
     def _namespace(self) -> str:

@@ -11,6 +11,18 @@ from chaosrunner.playbook.models import Limits
 from chaosrunner.playbook.selectors import selects
 
 
+PROTECTED = ("kube-", "openshift-")
+"""Beginnings of names of namespaces that hold a cluster's own parts: Kubernetes reserves the first for itself
+(https://kubernetes.io/docs/concepts/overview/working-with-objects/namespaces/), OpenShift the second."""
+
+
+def protected(namespace: str, limits: Limits) -> str | None:
+    """Why nothing in a namespace may be changed that the limits do not name, None where it may."""
+    if not namespace.startswith(PROTECTED) or namespace in (limits.namespaces or ()):
+        return None
+    return f"namespace {namespace} holds parts of the cluster itself; name it in limits.namespaces if it is meant"
+
+
 @dataclass(frozen=True)
 class Guard:
     """Judges what a step is about to take."""
@@ -30,9 +42,15 @@ class Guard:
             return "chaosrunner itself runs in it"
         if namespace not in (self.limits.namespaces or [self.namespace]):
             return f"namespace {namespace} is outside the drill's limits; name it in limits.namespaces"
+        if reason := protected(str(namespace), self.limits):
+            return reason
         if self.limits.labels and not selects(self.limits.labels, labels(pod)):
             return f"its labels are outside the drill's limits ({self.limits.labels})"
         return None
+
+    def may_stay(self, name: str) -> bool:
+        """Whether a step, or a driver, of a production drill may change what does not end by itself."""
+        return name in self.limits.allow_until_undone
 
     def too_many_evictions(self, pods: int) -> str | None:
         """Why a drain must not evict so many Pods, whosever they are; None if it may."""

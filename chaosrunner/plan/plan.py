@@ -18,7 +18,7 @@ from chaosrunner.faults.base import Fault, PlanContext, Preview, Problem, Touch
 from chaosrunner.plan import access, routing
 from chaosrunner.plan.access import Right
 from chaosrunner.plan.aim import Means, NodeStep, PodStep, WorkloadStep, node_fault
-from chaosrunner.plan.limits import Guard
+from chaosrunner.plan.limits import Guard, protected
 from chaosrunner.plan.runner import Place, here, located
 from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow, node_pool
 from chaosrunner.plan.workload import Resolved, resolve
@@ -57,6 +57,8 @@ class Plan(msgspec.Struct, kw_only=True):
     drill: str
     playbook: str
     context: str
+    cluster: str
+    """The cluster's name in the kubeconfig; `in-cluster` where there is none."""
     server: str
     workload: manifest.Workload
     candidates: list[Candidate] = []
@@ -101,11 +103,14 @@ async def make_plan(
     simulation = _Simulation(drill, resolved, cluster, place)
     steps = [await simulation.step(index, step) for index, step in enumerate(playbook.steps)]
     routed = routing.problems(drill, playbook, resolved.service)
+    if reason := protected(workload.namespace, drill.limits):
+        simulation.problems.append(Problem(severity="refuse", code="protected_namespace", text=reason))
     problems = _sorted([*resolved.problems, *routed, *simulation.problems, *access.problems(answered)])
     return Plan(
         drill=drill.metadata.name,
         playbook=playbook.metadata.name,
         context=cluster.context,
+        cluster=cluster.name,
         server=cluster.server,
         workload=resolved.workload,
         candidates=resolved.candidates,
@@ -136,6 +141,7 @@ class _Simulation:
         self._resolved = resolved
         self._place = place
         self._guard = Guard(drill.limits, resolved.workload.namespace, resolved.size, place)
+        self._production = drill.production
         self._means = Means(drill, resolved.workload)
         self._context = PlanContext(cluster=cluster, pdbs=resolved.pdbs)
         self._left = list(resolved.candidates)
@@ -253,6 +259,10 @@ class _Simulation:
             return
         planned.touches += preview.touches
         planned.undo, planned.stays = preview.undo, preview.stays
+        name = preview.by or planned.step
+        if self._production and preview.undo == "restore" and preview.stays and not self._guard.may_stay(name):
+            text = f"{name} does not end by itself, and this is a production drill: {preview.stays}"
+            self._refuse("stays_until_undone", text, f"name {name} in limits.allow_until_undone")
         self.problems += [*preview.problems, *self._context.problems]
         self._context.problems.clear()
 

@@ -12,8 +12,8 @@ from chaosrunner.timeline.rows import Action, Pdb
 TAKES_POD = frozenset({"evict", "delete_pod"})
 """Actions whose acceptance means that the target Pod goes."""
 
-HITS_POD = frozenset({"network", "freeze", "kill"})
-"""Actions that keep the target Pod from serving for a while, and leave it where it is."""
+HITS_POD = ("network_", "add_toxic_", "create_network_policy", "freeze", "kill")
+"""How actions begin that keep the target Pod from serving for a while, and leave it where it is."""
 
 MOVES_PODS = frozenset({"rollout_restart", "scale", "taint", "command"})
 """Actions after which controllers, or whoever was called, take Pods away on our account."""
@@ -81,7 +81,7 @@ class Call:
     @property
     def hits(self) -> bool:
         """Whether it kept a Pod from serving that stayed."""
-        return self.sent.action in HITS_POD and self.change and self.result.ok is not None
+        return self.sent.action.startswith(HITS_POD) and self.change and self.result.ok is not None
 
     @property
     def outcome(self) -> str | None:
