@@ -144,6 +144,12 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.argument("drills", nargs=-1, required=True, metavar="DRILL...", shell_complete=complete_drill)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before the first change.")
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="The cluster's name in the kubeconfig (in a Pod: in-cluster), without which a drill marked `production: true` "
+    "asks for it.",
+)
 @cluster_options(drill=True)
 @_run_options
 def run(**given: Any) -> None:

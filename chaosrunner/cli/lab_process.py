@@ -215,6 +215,7 @@ def towards(bound: BoundDrill, ready: Ready) -> tuple[BoundDrill, ClusterConfig]
         update={
             "drivers": drill.drivers.model_copy(update={"toxiproxy": toxiproxy}),
             "context": ready.context,
+            "production": False,
             "namespace": ready.namespace,
             "endpoint": endpoint,
             "prometheus": prometheus,

@@ -6,8 +6,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,28 @@ def _confirm(found: list[UndoResult], output: str) -> None:
 
 def agreed(question: str) -> bool:
     """Asks on the terminal; Ctrl-C is a no."""
-    # The event loop's own handler would only note a Ctrl-C, and the question would go on waiting.
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return click.confirm(question, err=True)
+        with _interruptible():
+            return click.confirm(question, err=True)
     except click.Abort:
         return False
+
+
+def asked(question: str) -> str:
+    """What is typed on the terminal; nothing where that is interrupted."""
+    try:
+        with _interruptible():
+            return str(click.prompt(question, err=True))
+    except click.Abort:
+        return ""
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """The event loop's own handler would only note a Ctrl-C, and a question would go on waiting."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGINT, handler)
 

@@ -70,7 +70,7 @@ async def _plan(bound: BoundDrill, config: ClusterConfig) -> Plan:
 
 def run(drills: tuple[str, ...], yes: bool, **given: Any) -> int:
     flags = {name: given.pop(name) for name in CLUSTER}
-    metrics = given.pop("metrics")
+    metrics, named = given.pop("metrics"), given.pop("cluster")
     wanted = _wanted(drills, **given)
     for bound in wanted.bounds:
         bound.check_environment(flags["context"])
@@ -83,6 +83,7 @@ def run(drills: tuple[str, ...], yes: bool, **given: Any) -> int:
             timelines=wanted.timelines,
             stop_file=wanted.stop_file,
             confirm=None if yes else partial(_confirm, display),
+            name_cluster=partial(_name_cluster, display, named),
             follow=display.follow,
             measure=measured.follow if measured else None,
         )
@@ -134,6 +135,16 @@ async def _confirm(display: Display, made: Plan) -> None:
             raise Refused("nobody is there to say yes: give --yes")
         if not recovering.agreed("\nRun this drill?"):
             raise Refused("not confirmed; nothing was changed")
+
+
+async def _name_cluster(display: Display, named: str | None, made: Plan) -> str:
+    """The cluster's name, as given or as typed. Raises Refused where nobody is there to type it."""
+    if named is not None:
+        return named
+    if not sys.stdin.isatty():
+        raise Refused("this is a production drill, and nobody is there to name its cluster: give --cluster NAME")
+    with display.paused():
+        return recovering.asked(f"This is a production drill on {made.server}. Name its cluster to run it")
 
 
 def rehearse(drills: tuple[str, ...], real: bool, state: Path | None, **given: Any) -> int:

@@ -61,6 +61,8 @@ class Loaded:
     """A cluster's address, our way to prove who we are, and where we are by default."""
 
     context: str
+    cluster: str
+    """The cluster's name in the kubeconfig; `in-cluster` where there is none."""
     namespace: str
     configuration: Any
     credentials: Credentials
@@ -166,6 +168,7 @@ def _from_files(config: ClusterConfig, paths: Sequence[Path], configuration: Any
         credentials = TokenFile(path.parent / token_file, credentials)
     return Loaded(
         context=name,
+        cluster=str(context["cluster"]),
         namespace=config.namespace or context.safe_get("namespace") or "default",
         configuration=configuration,
         credentials=credentials,
@@ -202,6 +205,7 @@ def _in_cluster(config: ClusterConfig, configuration: Any, environ: Mapping[str,
     )
     return Loaded(
         context="in-cluster",
+        cluster="in-cluster",
         namespace=config.namespace or namespace_of(account) or "default",
         configuration=configuration,
         credentials=TokenFile(token, None),

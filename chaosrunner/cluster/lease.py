@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from typing import Any, Literal
@@ -38,6 +38,17 @@ class Taken:
     holder: str
     renewed: str | None
     """renewTime as reported by the holder."""
+    since: str | None = None
+    """acquireTime as reported by the holder."""
+    until: str | None = None
+    """When it may be taken if nobody renews it any more (RFC 3339, to the second)."""
+
+    def __str__(self) -> str:
+        """Who holds it, since when and until when."""
+        said = f"run {self.holder} holds its lease"
+        said += f" since {self.since}" if self.since else ""
+        said += f", renewed it at {self.renewed}" if self.renewed else ""
+        return said + (f", and loses it at {self.until} if it does not again" if self.until else "")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,7 +143,7 @@ class Lease:
             if answer.ok:
                 holder = _spec(answer).get("holderIdentity") or ""
                 if holder not in ("", self.holder):
-                    self.taken_by = Taken(holder=holder, renewed=_spec(answer).get("renewTime"))
+                    self.taken_by = self._seen(answer)
                     return "lost"
                 answer = await self._ask("PUT", self._ours(answer.body))
             elif answer.status == 404:
@@ -151,7 +162,17 @@ class Lease:
         if age > _duration(answer.body, self.duration) + GRACE:
             log.warning("lease of a dead holder is taken over", lease=self.name, holder=holder, renewed=renewed)
             return None
-        return Taken(holder=holder, renewed=renewed)
+        return self._seen(answer)
+
+    def _seen(self, answer: Answer) -> Taken:
+        spec = _spec(answer)
+        renewed, until = spec.get("renewTime"), None
+        if renewed is not None:
+            end = datetime.fromisoformat(renewed) + timedelta(seconds=_duration(answer.body, self.duration) + GRACE)
+            until = end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return Taken(
+            holder=spec.get("holderIdentity") or "", renewed=renewed, since=spec.get("acquireTime"), until=until
+        )
 
     def _confirm(self, answer: Answer) -> None:
         self._object = answer.body

@@ -169,7 +169,7 @@ class Cluster:
 
     def __init__(self, loaded: Loaded, config: ClusterConfig, clock: Clock, emit: Emit | None) -> None:
         self.config = config
-        self.context = loaded.context
+        self.context, self.name = loaded.context, loaded.cluster
         self.namespace = loaded.namespace
         self.server: str = loaded.configuration.host
         self.clock = clock

@@ -29,6 +29,9 @@ log = structlog.get_logger()
 Confirm = Callable[[Plan], Awaitable[None]]
 """Called with the plan before anything is changed; raises Refused to stop."""
 
+NameCluster = Callable[[Plan], Awaitable[str]]
+"""Called with the plan of a production drill; what it returns must be the cluster's name. Raises Refused to stop."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -51,7 +54,12 @@ class Prepared:
 
 @asynccontextmanager
 async def prepared(
-    run: str, bound: BoundDrill, cluster: Cluster, clock: Clock, confirm: Confirm | None
+    run: str,
+    bound: BoundDrill,
+    cluster: Cluster,
+    clock: Clock,
+    confirm: Confirm | None,
+    name_cluster: NameCluster | None,
 ) -> AsyncIterator[Prepared]:
     """Plans, asks, and holds the Lease on the target for the length of the block.
 
@@ -65,6 +73,8 @@ async def prepared(
         if plan.refused:
             reasons = [f"  {problem.text}" for problem in plan.problems if problem.severity == "refuse"]
             raise Refused("\n".join(["the plan was refused:", *reasons]))
+        if bound.drill.production:
+            await _named(plan, name_cluster)
         specs = {probe.name: traffic.spec_of(probe, bound.drill.endpoint, seed=run) for probe in bound.playbook.probes}
         make_room(sum(spec.most_in_flight for spec in specs.values()))
         fetcher, headers = _prometheus(bound, clock)
@@ -87,6 +97,15 @@ async def prepared(
     finally:
         with anyio.CancelScope(shield=True):
             await lease.release()
+
+
+async def _named(plan: Plan, name_cluster: NameCluster | None) -> None:
+    """Raises Refused where nobody says on which cluster a production drill runs, or says another."""
+    if name_cluster is None:
+        raise Refused("this is a production drill, and nobody named its cluster; nothing was changed")
+    said = await name_cluster(plan)
+    if said != plan.cluster:
+        raise Refused(f"this is a production drill on cluster {plan.cluster}, not on {said}; nothing was changed")
 
 
 @contextmanager
@@ -116,10 +135,7 @@ async def _locked(cluster: Cluster, plan: Plan, run: str) -> Lease:
     except RuntimeError as error:
         raise Refused(str(error)) from None
     if taken:
-        since = f", last renewed {taken.renewed}" if taken.renewed else ""
-        raise Locked(
-            f"another drill is running on this target: {taken.holder} holds lease {lease.name}{since}", taken.holder
-        )
+        raise Locked(f"another drill is running on this target: {taken} ({lease.name})", taken.holder)
     return lease
 
 

@@ -29,7 +29,7 @@ from chaosrunner.engine.answers import answered
 from chaosrunner.engine.conditions import Conditions
 from chaosrunner.engine.describe import manifest_of
 from chaosrunner.engine.guarding import Guarded
-from chaosrunner.engine.prepare import Confirm, Prepared, prepared
+from chaosrunner.engine.prepare import Confirm, NameCluster, Prepared, prepared
 from chaosrunner.engine.steps import Stage
 from chaosrunner.engine.supervise import Supervisor, signals_held
 from chaosrunner.errors import Refused, UserError
@@ -89,6 +89,8 @@ class Options:
     """Whether SIGINT and SIGTERM abort the run; false where somebody else handles them."""
     confirm: Confirm | None = None
     """Called with the plan before anything is changed; raises Refused to stop."""
+    name_cluster: NameCluster | None = None
+    """Called with the plan of a production drill, for the cluster's name."""
     follow: Callable[[Path, Live], Emit] | None = None
     """Called when the run begins; what it returns gets every row."""
     measure: Callable[[Live], Emit] | None = None
@@ -137,7 +139,7 @@ async def run_drill(bound: BoundDrill, config: ClusterConfig, options: Options) 
     run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     with ExitStack() as held:  # the last to be left: no signal cuts off the analysis, or the release of the Lease
         async with connect(config, clock, relay.emit) as cluster:
-            async with prepared(run, bound, cluster, clock, options.confirm) as ready:
+            async with prepared(run, bound, cluster, clock, options.confirm, options.name_cluster) as ready:
                 signals = held.enter_context(signals_held()) if options.signals else None
                 return await _Run(ready, relay, options, signals).execute()
 

@@ -10,7 +10,6 @@ from chaosrunner.plan.runner import NOWHERE, Place
 from chaosrunner.playbook.models import Limits
 from chaosrunner.playbook.selectors import selects
 
-
 PROTECTED = ("kube-", "openshift-")
 """Beginnings of names of namespaces that hold a cluster's own parts: Kubernetes reserves the first for itself
 (https://kubernetes.io/docs/concepts/overview/working-with-objects/namespaces/), OpenShift the second."""

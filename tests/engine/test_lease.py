@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -55,7 +56,9 @@ def test_a_second_runner_is_refused_and_told_who_holds_the_target(lab: Lab, tmp_
     assert ran.facts.verdict == "passed"
     (error,) = refused
     assert error.exit_code == 6
-    assert f"another drill is running on this target: {ran.folder.name} holds lease chaosrunner-" in str(error)
+    said = str(error)
+    assert f"another drill is running on this target: run {ran.folder.name} holds its lease since 2" in said
+    assert re.search(r"renewed it at 2\S+Z, and loses it at 2\S+Z if it does not again \(chaosrunner-", said)
     assert not (tmp_path / "second").exists()
     assert lab.leases() == []  # released at the end, and not by the second runner
 
