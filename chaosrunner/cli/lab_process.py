@@ -20,7 +20,7 @@ import anyio
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from chaosrunner.cli import real_lab
+from chaosrunner.cli import labs, real_lab
 from chaosrunner.cluster import ClusterConfig
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.playbook import BoundDrill
@@ -63,6 +63,8 @@ class Ready(msgspec.Struct):
     url: str
     log: str
     pid: int
+    state: str
+    """Its state folder, absolute."""
     prometheus: str | None = None
     control: str | None = None
     pod_header: str | None = None
@@ -141,7 +143,8 @@ async def _serving(
             group.start_soon(follow)
             ready = await _ready(process, said, patience)
             group.cancel_scope.cancel()
-        yield ready
+        with labs.of_rehearsal(ready.state):
+            yield ready
     finally:
         with anyio.CancelScope(shield=True):
             await _stop(process, stop_limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,15 @@ from chaosrunner.journal import process
 from chaosrunner.journal.process import Process
 
 Kind = Literal["embedded", "real"]
+
+OF_REHEARSAL = "CHAOSRUNNER_LAB"
+"""Environment variable: the state folder of a rehearsal's lab, for the commands of its drill."""
+
+READY = "ready.json"
+"""Name of the file in a lab's state folder that tells how it is reached."""
+
+LEDGER = "processes"
+"""Name of the file there on which an embedded lab holds a lock while it runs."""
 
 
 class Lab(msgspec.Struct, kw_only=True):
@@ -58,13 +68,20 @@ def standing(kind: Kind | None = None, state: Path | None = None) -> list[Lab]:
     found: list[Lab] = []
     if kind != "real":
         found += [lab for lab in _embedded() if state is None or lab.state == str(state.resolve())]
+        if state is not None and not found:
+            found += _embedded_at(state)
     if kind != "embedded":
         found += _real(state or real_lab.STATE)
     return found
 
 
 def chosen(kind: Kind | None, state: Path | None) -> Lab:
-    """The lab that is meant. Raises UserError where none stands or several could be."""
+    """The lab that is meant: that of the rehearsal whose command this is, where nothing else is said.
+
+    Raises UserError where none stands or several could be.
+    """
+    if state is None and OF_REHEARSAL in os.environ:
+        state = Path(os.environ[OF_REHEARSAL])
     labs = standing(kind, state)
     if len(labs) == 1:
         return labs[0]
@@ -138,6 +155,38 @@ def _embedded() -> list[Lab]:
         elif state == "dead":
             note.unlink(missing_ok=True)
     return found
+
+
+def _embedded_at(state: Path) -> list[Lab]:
+    """The embedded lab that serves in a folder: that of a rehearsal, which nobody notes."""
+    lab = _read(state / READY)
+    return [lab] if lab is not None and lab.kind == "embedded" and _is_held(state / LEDGER) else []
+
+
+def _is_held(path: Path) -> bool:
+    """Whether somebody holds the lock on a file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def of_rehearsal(state: str) -> Iterator[None]:
+    """Lets the programs that are started within the block find the lab in this folder."""
+    before = os.environ.get(OF_REHEARSAL)
+    os.environ[OF_REHEARSAL] = state
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[OF_REHEARSAL]
+        else:
+            os.environ[OF_REHEARSAL] = before
 
 
 def _read(note: Path) -> Lab | None:

@@ -1,10 +1,10 @@
 """`python -m chaosrunner.lab --spec SPEC.json --state DIR`: run the embedded lab until told to end.
 
-When the lab serves, one JSON line appears on standard output: kubeconfig, context, namespace, url (the gateway),
-prometheus (the alert source), toxiproxy (Toxiproxy's API for the gateway's links), log (the lab's own log of
-instants), control (see `chaosrunner.lab.embedded.cluster`), pod_header (by which the gateway names the serving Pod; null
-where it does not), pid. Everything else goes to standard error. Exit codes: 0 ended as told, 1 the workload did not
-become ready, 2 bad spec.
+When the lab serves, one JSON line appears on standard output: kubeconfig, context, state (its folder), nodes,
+namespace, url (the gateway), prometheus (the alert source), toxiproxy (Toxiproxy's API for the gateway's links), log
+(the lab's own log of instants), control (see `chaosrunner.lab.embedded.cluster`), pod_header (by which the gateway
+names the serving Pod; null where it does not), pid. For as long as it serves, ready.json in its folder says the same.
+Everything else goes to standard error. Exit codes: 0 ended as told, 1 the workload did not become ready, 2 bad spec.
 """
 
 from __future__ import annotations
@@ -76,9 +76,12 @@ async def _serve(spec: specs.LabSpec, state: Path, stop: anyio.Event) -> int:
             log.error("the workload did not become ready", seconds=spec.startup + _READY_SECONDS)
             return 1
         if not stop.is_set():
+            ready = lab.state / "ready.json"
+            ready.write_text(json.dumps({"kind": "embedded"} | lab.ready_line()) + "\n")
             sys.stdout.write(json.dumps(lab.ready_line()) + "\n")
             sys.stdout.flush()
             await stop.wait()
+            ready.unlink()
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -13,9 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from anyio import to_thread
 
-from chaosrunner.cli import lab_status, labs, real_lab
+from chaosrunner.cli import lab_process, lab_status, labs, real_lab
 from chaosrunner.cli.labs import Lab
 from chaosrunner.cli.main import _run
 from chaosrunner.errors import Refused, UserError
@@ -310,6 +313,48 @@ def test_a_node_is_cut_off_and_healed(command: Command) -> None:
     wait_for(True)
     done = command("lab", "cut-node", "--embedded", "node9")
     assert (done.returncode, done.stderr) == (2, "error: no node 'node9'; there are node1, node2, infra\n")
+
+
+@pytest.mark.lab
+def test_the_commands_of_a_drill_find_its_lab(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variable that a rehearsal sets for them; cutting off twice changes no more than once."""
+
+    def cut(verb: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return chaosrunner("lab", verb, "node1", *options, XDG_STATE_HOME=str(home))
+
+    def noted(log: str) -> list[str]:
+        said = [json.loads(line)["what"] for line in Path(log).read_text().splitlines()]
+        return [what for what in said if what in ("cut", "healed")]
+
+    async def run() -> str:
+        async with lab_process.running_lab({"replicas": 0, "nodes": 1}) as (ready, state):
+            here = os.environ[labs.OF_REHEARSAL]
+            assert here == ready.state == str(state.resolve())
+            for verb, said in (("cut-node", "node1 cut off\n"), ("heal-node", "node1 healed\n")):
+                for _ in range(2):
+                    done = await to_thread.run_sync(cut, verb)
+                    assert (done.returncode, done.stdout) == (0, said), done.stderr
+            assert (await to_thread.run_sync(cut, "cut-node", "--state", here)).returncode == 0
+            assert noted(ready.log) == ["cut", "healed", "cut"]
+            return here
+
+    gone = anyio.run(run)
+    assert labs.OF_REHEARSAL not in os.environ
+    monkeypatch.setenv(labs.OF_REHEARSAL, gone)
+    done = cut("cut-node")
+    assert (done.returncode, done.stderr.startswith(f"error: no lab stands at {gone}; ")) == (2, True), done.stderr
+
+
+def test_what_a_killed_lab_left_in_its_folder_is_no_lab(home: Path) -> None:
+    told = {"kind": "embedded", "state": str(home), "kubeconfig": "k", "context": "lab"}
+    (home / labs.READY).write_text(json.dumps(told))
+    assert labs.standing("embedded", home) == []
+    ledger = home / labs.LEDGER
+    ledger.touch()
+    assert labs.standing("embedded", home) == []
+    with ledger.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert [lab.state for lab in labs.standing("embedded", home)] == [str(home)]
 
 
 @pytest.mark.lab

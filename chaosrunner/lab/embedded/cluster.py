@@ -79,6 +79,8 @@ class Lab:
         return {
             "kubeconfig": str(self.kubeconfig),
             "context": CONTEXT,
+            "state": str(self.state),
+            "nodes": list(self.agents),
             "namespace": NAMESPACE,
             "url": self.places.gateway,
             "prometheus": self.alerts,
@@ -123,13 +125,17 @@ class Lab:
 
     def cut_node(self, name: str) -> None:
         """Cut a node off from the API server. Its processes run on and stay reachable. UserError for no such node."""
-        self._agent(name).cut()
-        self._instants.note_node("cut", name)
+        agent = self._agent(name)
+        if not agent.is_cut:
+            agent.cut()
+            self._instants.note_node("cut", name)
 
     def heal_node(self, name: str) -> None:
         """Undo `cut_node`."""
-        self._agent(name).heal()
-        self._instants.note_node("healed", name)
+        agent = self._agent(name)
+        if agent.is_cut:
+            agent.heal()
+            self._instants.note_node("healed", name)
 
     def signal_container(self, namespace: str, pod: str, container: str | None, number: int) -> None:
         """Signal a running container's first process, as from outside of Kubernetes. UserError if there is none."""

@@ -248,12 +248,14 @@ class Keeper:
                 return self._status()
             case {"do": "cut", "node": name}:
                 network.cut(self._node(name))
-                note_cable(self._state.events, "cut", name)
-                self._cut.add(name)
+                if name not in self._cut:
+                    note_cable(self._state.events, "cut", name)
+                    self._cut.add(name)
             case {"do": "heal", "node": name}:
                 network.heal(self._node(name))
-                note_cable(self._state.events, "healed", name)
-                self._cut.discard(name)
+                if name in self._cut:
+                    note_cable(self._state.events, "healed", name)
+                    self._cut.discard(name)
             case {"do": "kill", "component": name, "signal": number}:
                 self._kill(name, signal.Signals(number))
             case {"do": "start", "component": name}:

@@ -176,7 +176,8 @@ class NodeAgent:
 
     def cut(self) -> None:
         """Lose the API server: no heartbeats, no statuses, no news of Pods. The processes run on."""
-        self._connected = anyio.Event()
+        if not self.is_cut:
+            self._connected = anyio.Event()
 
     def heal(self) -> None:
         """Reach the API server again: a heartbeat at once, then the Pods are compared with what is known of them."""
