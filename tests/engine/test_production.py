@@ -30,15 +30,15 @@ def test_a_production_drill_runs_only_where_somebody_names_its_cluster(lab: Lab,
     )
     code, _, err = drills.invoke("run", str(drill), *flags, "--cluster", "staging")
     assert code == 6
-    assert "this is a production drill on cluster chaosrunner-lab, not on staging" in err
+    assert "this is a production drill on cluster lab, not on staging" in err
     assert not (tmp_path / "t").exists()
     assert lab.leases() == []
-    code, _, err = drills.invoke("run", str(drill), *flags, "--cluster", "chaosrunner-lab")
+    code, _, err = drills.invoke("run", str(drill), *flags, "--cluster", "lab")
     assert code == 0, err
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize(("typed", "code"), [(b"chaosrunner-lab\n", 0), (b"staging\n", 6)])
+@pytest.mark.parametrize(("typed", "code"), [(b"lab\n", 0), (b"staging\n", 6)])
 def test_the_clusters_name_can_be_typed(typed: bytes, code: int, lab: Lab, tmp_path: Path) -> None:
     drill = drills.write(tmp_path, lab, [BASELINE, hold(0.2)], production=True)
     mine, theirs = pty.openpty()
