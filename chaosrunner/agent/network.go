@@ -256,6 +256,7 @@ func (s *spec) inEffect() [][]expr.Any {
 	case "loss":
 		return [][]expr.Any{join(chance(s.Percent), counter(), verdict(expr.VerdictDrop))}
 	case "rate":
+		// What the kernel lets pass at once after a rest is a second's worth and the burst (net/netfilter/nft_limit.c).
 		bytes := uint64(s.BitsPerSecond / 8)
 		burst := uint32(min(math.MaxUint32, max(burstSeconds*s.BitsPerSecond/8, smallestBurst)))
 		over := &expr.Limit{
