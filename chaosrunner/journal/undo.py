@@ -14,8 +14,8 @@ from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Object
 from chaosrunner.cluster.session import JSON_PATCH, Answer, ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
-from chaosrunner.journal import created, fields, injected, toxic
-from chaosrunner.journal.journal import Created, Entry, Injected, JournalLost, State, Toxic
+from chaosrunner.journal import created, fields, injected, ran, toxic
+from chaosrunner.journal.journal import Created, Entry, Injected, JournalLost, Ran, State, Toxic
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
 
@@ -168,8 +168,8 @@ def command(entry: Entry) -> str:
         case Created():
             own = [fields.command(entry)] if entry.fields else []
             return "; ".join([created.command(entry), *own])
-        case made:
-            return f"# {entry.fault} of {entry.target.name}: {type(made).__name__} is not known to this version"
+        case Ran():
+            return ran.command(entry)
 
 
 class Undo(Protocol):
@@ -189,8 +189,8 @@ def _undo_of(entry: Entry) -> Undo:
             return toxic.undo
         case Created():
             return _delete_and_put_back
-        case made:
-            raise UserError(f"this version cannot undo what {entry.fault} made ({type(made).__name__})")
+        case Ran():
+            return ran.undo
 
 
 async def _delete_and_put_back(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fields.Decision:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from chaosrunner.cluster.drain import DrainOptions
 from chaosrunner.cluster.resources import Object
 from chaosrunner.errors import UserError
-from chaosrunner.faults import cordon, delete_pod, drain, evict, network, process, restart, scale, taint
+from chaosrunner.faults import command, cordon, delete_pod, drain, evict, network, process, restart, scale, taint
 from chaosrunner.faults.base import Fault
 from chaosrunner.faults.ephemeral import IMAGE, Agent, EphemeralContainer
 from chaosrunner.faults.policy import NetworkPolicyDriver
@@ -56,7 +56,7 @@ class Means:
                 which = process.Which(body.container, body.process)
                 return process.Kill(pods, which, self.agent(), signal=body.signal)
             case models.Command():
-                raise UserError("command is not known to this version")
+                return command.Command(pods, commands_of(body))
 
     def workload_fault(self, body: WorkloadStep) -> Fault:
         """The fault of a step that is about the workload's controller. Raises UserError where it has none."""
@@ -132,6 +132,18 @@ def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fa
                 off_limits=guard.off_limits,
                 too_many=guard.too_many_evictions,
             )
+
+
+def commands_of(body: models.Command) -> command.Commands:
+    """The commands that a step asks for."""
+    return command.Commands(
+        apply=tuple(body.apply),
+        verify=tuple(body.verify) if body.verify else None,
+        undo=tuple(body.undo) if body.undo else None,
+        verify_undone=tuple(body.verify_undone) if body.verify_undone else None,
+        timeout=body.timeout,
+        environment=body.environment,
+    )
 
 
 def effect_of(body: models.Network) -> network.NetworkEffect:
