@@ -30,7 +30,19 @@ from chaosrunner.cluster.resources import (
 )
 from chaosrunner.faults.base import Problem
 from chaosrunner.plan.targets import pool_of
-from chaosrunner.playbook.models import DeletePod, Drain, Drill, Evict, NodeTarget, Playbook, Step
+from chaosrunner.playbook.models import (
+    DeletePod,
+    Drain,
+    Drill,
+    Evict,
+    Freeze,
+    Kill,
+    Network,
+    NodeTarget,
+    Playbook,
+    PodSet,
+    Step,
+)
 
 CONTROLLERS: dict[str, tuple[Resource, ...]] = {
     "deployment": (REPLICA_SETS, DEPLOYMENTS),
@@ -178,6 +190,15 @@ def _steps(needs: _Needs, drill: Drill, playbook: Playbook, namespace: str) -> N
                 needs.add("get", PODS, LOOK_FIRST)
                 needs.add("delete", PODS, "deleting Pods")
                 _announcing(needs, namespace)
+            case Network() as body:
+                _peer(needs, drill, body, namespace)
+                drivers = drill.drivers.network
+                if "ephemeral-container" in drivers:
+                    _agent(needs, namespace, "the drill's other network drivers are used" if drivers[1:] else None)
+                _announcing(needs, namespace)
+            case Freeze() | Kill():
+                _agent(needs, namespace, None)
+                _announcing(needs, namespace)
             case Drain():
                 needs.add("list", PODS, "finding every Pod of a node", namespace=None)
                 unseen = "a Pod whose DaemonSet is gone is taken for one that is managed, and left on the node"
@@ -187,6 +208,27 @@ def _steps(needs: _Needs, drill: Drill, playbook: Playbook, namespace: str) -> N
                     _evictions(needs, where, budgets_required=where == namespace)
                     _announcing(needs, where)
     _nodes(needs, [step for step in playbook.steps if isinstance(step.body, NodeTarget)])
+
+
+def _peer(needs: _Needs, drill: Drill, body: Network, namespace: str) -> None:
+    """Who is at the other end is looked up when the fault is made."""
+    match body.peer:
+        case PodSet() as pods:
+            where = pods.namespace
+        case "gateway" if drill.workload.gateway is not None:
+            where = drill.workload.gateway.namespace
+        case _:
+            return
+    needs.add("list", PODS, "finding the addresses of a network fault's other end", namespace=where or namespace)
+
+
+def _agent(needs: _Needs, namespace: str, instead: str | None) -> None:
+    """The container that makes a fault in a Pod. `instead`: what is done without it, where anything is."""
+    needs.add("get", PODS, "looking at each Pod before, while and after its fault is there", namespace=namespace)
+    putting = "putting the agent beside a Pod's containers, which makes the fault, and ends it before its time"
+    needs.add("patch", PODS, putting, sub="ephemeralcontainers", namespace=namespace, without=instead)
+    uncounted = "how many packets a fault hit is not known; that it is there is told by its container's state alone"
+    needs.add("get", PODS, "reading what the agent tells", sub="log", namespace=namespace, without=uncounted)
 
 
 def _evictions(needs: _Needs, namespace: str, *, budgets_required: bool = True) -> None:
