@@ -324,7 +324,7 @@ class EphemeralContainer:
     def _work(self, effect: NetworkEffect) -> Work:
         def arguments(entry: str, start_by: float) -> list[str]:
             spec = {key: value for key, value in msgspec.to_builtins(effect).items() if value is not None}
-            del spec["peer"]  # words, for people
+            spec.pop("peer", None)  # words, for people
             return ["network", msgspec.json.encode({"entry": entry, "start_by": start_by, **spec}).decode()]
 
         return Work(f"network_{effect.kind}", arguments, ("NET_ADMIN",))
