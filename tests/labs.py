@@ -44,6 +44,7 @@ GROUPS = {
     "deployments": "apis/apps/v1",
     "endpointslices": "apis/discovery.k8s.io/v1",
     "leases": "apis/coordination.k8s.io/v1",
+    "networkpolicies": "apis/networking.k8s.io/v1",
     "poddisruptionbudgets": "apis/policy/v1",
     "replicasets": "apis/apps/v1",
 }

@@ -36,6 +36,7 @@ _LOOPBACK = (
     "The embedded lab's Pods have addresses of 127.0.0.0/8, so its EndpointSlices must hold them; a real one refuses "
     "them."
 )
+_NO_NETWORK = "The embedded lab's Pods have no network of their own: nobody may be given the right to change it."
 _NO_SCHEMAS = (
     "The embedded lab has no schemas: it keeps fields that a kind does not have, and neither warns (header Warning) "
     "nor refuses them (fieldValidation=Strict)."
@@ -53,6 +54,13 @@ DIFFERENCES: tuple[Difference, ...] = (
         True,
         "The embedded lab's Pods share the machine's loopback: it cuts a node from the API server only.",
     ),
+    Difference(
+        ("a container with NET_ADMIN: status", "ephemeral_containers: the right to the network: status"),
+        200,
+        403,
+        _NO_NETWORK,
+    ),
+    Difference(("ephemeral_containers: the right to the network: body",), "Pod", "Status Forbidden", _NO_NETWORK),
     Difference(("services: loopback: status",), 422, 201, _LOOPBACK),
     Difference(("services: loopback: body",), "Status Invalid", "EndpointSlice", _LOOPBACK),
     Difference(
@@ -84,6 +92,7 @@ DIFFERENCES: tuple[Difference, ...] = (
             "creating: another kind: body.message",
             "creating: another version: body.message",
             "deleting: options of another kind: body.message",
+            "ephemeral_containers: put another kind: body.message",
             "evictions: an empty body: body.message",
             "evictions: another kind: body.message",
             "leases: a whole second: body.message",
@@ -100,7 +109,13 @@ DIFFERENCES: tuple[Difference, ...] = (
         "The words of Go's decoders about a body that is no object of the kind. Status and reason are the same.",
     ),
     Difference(
-        ("updating: a pod's node: body.*message", "patching: a pod's command: body.*message"),
+        (
+            "updating: a pod's node: body.*message",
+            "patching: a pod's command: body.*message",
+            "ephemeral_containers: by the pod: body.*message",
+            "ephemeral_containers: another command: body.*message",
+            "ephemeral_containers: a changed image: body.*message",
+        ),
         WORDS,
         WORDS,
         "A real one shows what of the Pod's spec would change, as go-cmp prints it.",

@@ -1035,6 +1035,142 @@ def nodes(s: Script) -> None:
         s.ask("delete", "DELETE", where)
 
 
+@script
+def ephemeral_containers(s: Script) -> None:
+    """What may be put into a Pod that runs: more containers, and nothing else."""
+    s.pod("p")
+    where = "pods/p/ephemeralcontainers"
+    agent = {"name": "one", "image": "lab/agent:1", "command": ["agent", "x"], "targetContainerName": "main"}
+
+    def add(label: str, *containers: Json, at: str = where, form: str = "strategic-merge", **options: Any) -> None:
+        body = {"spec": {"ephemeralContainers": list(containers)}}
+        s.ask(label, "PATCH", at, body, content_type=f"application/{form}-patch+json", **options)
+
+    def patch(label: str, *operations: Json, at: str = where, **options: Any) -> None:
+        s.ask(label, "PATCH", at, list(operations), content_type="application/json-patch+json", **options)
+
+    def wrong(label: str, **more: Any) -> None:
+        """Refused whatever it is beside: a dry run of one container more."""
+        add(label, {"name": "wrong", "image": "lab/agent:1"} | more, query={"dryRun": "All"})
+
+    s.ask("none yet", "GET", where)
+    patch("a list where none is", {"op": "add", "path": "/spec/ephemeralContainers/-", "value": agent})
+    add("a dry run", agent, query={"dryRun": "All"})
+    add("nothing kept", agent, query={"dryRun": "All"})
+    add("the first", agent)
+    s.ask("the first is there", "GET", "pods/p")
+    add("the first again", agent)
+    add("a second", {"name": "two", "image": "lab/agent"})
+    add("a merge without the others", {"name": "three", "image": "lab/agent:1"}, form="merge")
+    add("another command", agent | {"command": ["agent", "y"]})
+    add("a changed image", agent | {"image": "lab/agent:2"})
+    third = {"name": "three", "image": "lab/agent:1", "args": ["x"]}
+    patch("append", {"op": "add", "path": "/spec/ephemeralContainers/-", "value": third})
+    patch("remove", {"op": "remove", "path": "/spec/ephemeralContainers/0"})
+    patch("of another uid", {"op": "test", "path": "/metadata/uid", "value": "other"},
+          {"op": "add", "path": "/spec/ephemeralContainers/-", "value": third | {"name": "four"}})  # fmt: skip
+    patch("a label beside", {"op": "add", "path": "/metadata/labels/new", "value": "1"})
+    patch("an annotation beside", {"op": "add", "path": "/metadata/annotations", "value": {"a": "1"}})
+    patch("a container's image beside", {"op": "replace", "path": "/spec/containers/0/image", "value": "x"})
+    patch("the node beside", {"op": "replace", "path": "/spec/nodeName", "value": "x"})
+    patch("the status beside", {"op": "replace", "path": "/status/phase", "value": "Failed"})
+
+    wrong("no name", name="")
+    wrong("a bad name", name="Wrong_")
+    wrong("the name of a container", name="main")
+    wrong("no image", image="")
+    wrong("no such target", targetContainerName="none")
+    wrong("a target that is ephemeral", targetContainerName="one")
+    wrong("ports", ports=[{"containerPort": 80}])
+    wrong("a readiness probe", readinessProbe={"httpGet": {"path": "/", "port": 80}})
+    wrong("a hook", lifecycle={"preStop": {"sleep": {"seconds": 1}}})
+    wrong("resources", resources={"limits": {"cpu": "1"}})
+    wrong("a pull policy", imagePullPolicy="Sometimes")
+    wrong("several", ports=[{"containerPort": 80}], image="", targetContainerName="none")
+    wrong("rights of its own", securityContext={"capabilities": {"add": ["SYS_PTRACE"]}})
+    wrong("the right to the network", securityContext={"capabilities": {"add": ["NET_ADMIN"]}})
+    add("twice the same name", {"name": "x", "image": "a:1"}, {"name": "x", "image": "b:1"}, form="merge",
+        query={"dryRun": "All"})  # fmt: skip
+
+    found = s.ns.get("pods/p")
+    found["spec"]["ephemeralContainers"].append(third | {"name": "put"})
+    s.ask("put", "PUT", where, found)
+    s.ask("put a stale version", "PUT", where, found)
+    s.ask("put another name", "PUT", where, found | {"metadata": {"name": "q"}})
+    s.ask("put another kind", "PUT", where, {"apiVersion": "v1", "kind": "EphemeralContainers"})
+    bare = {"metadata": {"name": "p"}, "spec": {"ephemeralContainers": found["spec"]["ephemeralContainers"]}}
+    s.ask("put without the rest", "PUT", where, bare)
+    s.ask("post", "POST", where, found)
+    s.ask("delete", "DELETE", where)
+    add("in no pod", agent, at="pods/none/ephemeralcontainers")
+    s.ask("of no pod", "GET", "pods/none/ephemeralcontainers")
+    add("by the pod", {"name": "five", "image": "lab/agent:1"}, at="pods/p")
+    s.ask("a pod born with one", "POST", "pods", pod("q", ephemeralContainers=[agent]))
+    s.ask("a log without a name", "GET", "pods/p/log", query={"container": "nobody"})
+    account = s.lab.admin.with_headers(Impersonate_User=f"system:serviceaccount:{s.ns.name}:drill")
+    add("without the right", agent, client=account)
+
+
+@script
+def network_policies(s: Script) -> None:
+    def policy(name: str = "deny", **spec: Any) -> Json:
+        whole = {"podSelector": {"matchLabels": {"app": "chat"}}, **spec}
+        head = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}}
+        return head | {"spec": whole}
+
+    kind = "networkpolicies"
+    s.ask("none", "GET", kind)
+    s.ask("nothing comes in", "POST", kind, policy())
+    s.ask("nothing goes out", "POST", kind, policy("out", policyTypes=["Egress"]))
+    peers = [{"podSelector": {"matchLabels": {"app": "gateway"}}}, {"ipBlock": {"cidr": "10.0.0.0/8"}}]
+    s.ask("some come in", "POST", kind, policy("some", ingress=[{"from": peers, "ports": [{"port": 8000}]}]))
+    s.ask("all go out", "POST", kind, policy("all", egress=[{}]))
+    s.ask("every pod", "POST", kind, policy("every", podSelector={}, policyTypes=["Ingress", "Egress"]))
+    s.ask("no selector", "POST", kind, {"metadata": {"name": "x"}, "spec": {"policyTypes": ["Ingress"]}})
+    s.ask("an unknown type", "POST", kind, policy("x", policyTypes=["Sideways"]))
+    s.ask("a bad block", "POST", kind, policy("x", ingress=[{"from": [{"ipBlock": {"cidr": "10.0.0.0/99"}}]}]))
+    s.ask("a port too large", "POST", kind, policy("x", ingress=[{"ports": [{"port": 70000}]}]))
+    s.ask("an empty peer", "POST", kind, policy("x", ingress=[{"from": [{}]}]))
+    both = {"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}}
+    s.ask("a peer of two kinds", "POST", kind, policy("x", ingress=[{"from": [both]}]))
+    s.ask("again", "POST", kind, policy())
+    s.ask("a dry run", "POST", kind, policy("dry"), query={"dryRun": "All"})
+    s.ask("patch", "PATCH", f"{kind}/deny", {"spec": {"policyTypes": ["Egress"]}},
+          content_type="application/merge-patch+json")  # fmt: skip
+    s.ask("get", "GET", f"{kind}/deny")
+    s.ask("a Table", "GET", kind, accept=TABLE)
+    s.ask("its status", "GET", f"{kind}/deny/status")
+    s.ask("delete", "DELETE", f"{kind}/deny")
+    s.ask("delete again", "DELETE", f"{kind}/deny")
+    account = s.lab.admin.with_headers(Impersonate_User=f"system:serviceaccount:{s.ns.name}:drill")
+    s.ask("without the right", "POST", kind, policy("x"), client=account)
+
+
+@script
+def taints(s: Script) -> None:
+    name = f"n-{s.ns.name}"
+    where = f"/api/v1/nodes/{name}"
+    s.ask("create", "POST", "/api/v1/nodes", {"metadata": {"name": name}}, briefly=True)
+
+    def taint(label: str, *taints: Json, form: str = "strategic-merge") -> None:
+        body = {"spec": {"taints": list(taints)}}
+        s.ask(label, "PATCH", where, body, content_type=f"application/{form}-patch+json", briefly=True)
+
+    try:
+        taint("one", {"key": "drill", "value": "x", "effect": "NoSchedule"})
+        taint("without a value", {"key": "drill.example/bare", "effect": "NoExecute"})
+        taint("without a key", {"value": "x", "effect": "NoSchedule"}, form="merge")
+        taint("a bad key", {"key": "not a key", "effect": "NoSchedule"}, form="merge")
+        taint("a bad value", {"key": "drill", "value": "not a value", "effect": "NoSchedule"}, form="merge")
+        taint("without an effect", {"key": "drill"}, form="merge")
+        both = {"key": "same", "effect": "NoSchedule"}
+        taint("twice the same", both | {"value": "a"}, both | {"value": "b"}, form="merge")
+        taint("of two effects", both, both | {"effect": "NoExecute"}, form="merge")
+        taint("none", form="merge")
+    finally:
+        s.ask("delete", "DELETE", where, briefly=True)
+
+
 # -- watches -----------------------------------------------------------------------------------------------------------
 
 

@@ -522,7 +522,7 @@ async def test_noexecute_deletes_pods_when_their_patience_ends() -> None:
         for name, tolerations in (("none", []), ("short", [short]), ("later", [later]), ("forever", [forever])):
             cluster.pod(name, tolerations=tolerations)
         await cluster.settle()
-        taint = {"key": "maintenance", "effect": "NoExecute", "timeAdded": timestamp(cluster.store.now())}
+        taint = {"key": "maintenance", "effect": "NoExecute"}
         cluster.store.mutate("nodes", "n1", None, lambda node: node["spec"].update(taints=[taint]))
         await cluster.settle()
         going = {pod["metadata"]["name"] for pod in cluster.pods() if "deletionTimestamp" in pod["metadata"]}

@@ -47,6 +47,8 @@ def of_key(text: str) -> Iterator[str]:
         return
     if slash:
         yield from (f"prefix part {why}" for why in of_object(prefix))
+    if not name:
+        yield "name part must be non-empty"
     if len(name) > 63:
         yield "name part must be no more than 63 bytes"
     elif not re.fullmatch(_NAME_PART, name):

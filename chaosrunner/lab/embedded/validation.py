@@ -336,7 +336,8 @@ def _node(obj: Json, old: Json | None) -> Iterator[Cause]:
         elif effect not in _EFFECTS:
             yield unsupported(f"{at}.effect", effect, _EFFECTS)
         if (key, effect) in seen:
-            shown = json.dumps(taint, separators=(",", ":"))
+            given = {"Key": key, "Value": value, "Effect": effect, "TimeAdded": taint.get("timeAdded")}
+            shown = json.dumps(given, separators=(",", ":"))
             why = f"Duplicate value: {shown}: taints must be unique by key and effect pair"
             yield "FieldValueDuplicate", at, why
         seen.add((key, effect))

@@ -158,13 +158,12 @@ class TaintEvictionController(Controller):
                 message = f"Cancelling deletion of Pod {key[0]}/{key[1]}"
                 self._events.normal(about, "TaintManagerEviction", message)
             return
-        # From when it was first seen; a taint need not say since when it is there.
+        # From when this was first seen; a taint need not say since when it is there.
         now = self.store.now().timestamp()
-        wait = self._deadlines.setdefault(key, now + patience) - now
-        if wait > 0:
+        if patience and (wait := self._deadlines.setdefault(key, now + patience) - now) > 0:
             self.queue.add_after(key, wait)
             return
-        del self._deadlines[key]
+        self._deadlines.pop(key, None)
         self._evict(pod)
 
     def _evict(self, pod: Json) -> None:
