@@ -109,15 +109,15 @@ func (c choice) choose() ([]process, error) {
 	}
 	var inside []process
 	for _, one := range all {
-		if !one.isAgent() && (c.container == "" || strings.Contains(one.groups, c.container)) {
+		if !one.isAgent() && c.container != "" && strings.Contains(one.groups, c.container) {
 			inside = append(inside, one)
 		}
 	}
-	if c.container != "" && len(inside) == 0 {
-		// Control groups may be hidden; then all that is seen here is the container, unless the Pod shares its processes.
+	if len(inside) == 0 {
+		// Control groups may be hidden. Then all that is seen here is the container, unless the namespace is wider than that.
 		for _, one := range all {
-			if one.id == 1 && one.name == "pause" {
-				return nil, refuse("the Pod shares its process namespace, and which processes are of the container cannot be told")
+			if one.id == 1 && one.name == "pause" || one.id == 2 && one.name == "kthreadd" {
+				return nil, refuse("the container shares its process namespace, and which processes are its own cannot be told")
 			}
 			if !one.isAgent() {
 				inside = append(inside, one)

@@ -29,6 +29,7 @@ def more():  # threads come and go
         threading.Thread(target=time.sleep, args=(0.01,)).start()
         time.sleep(0.005)
 
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)
 signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"signal\\n"))
 if os.fork() == 0:
     ctypes.CDLL(None).prctl(15, b"engine-core-of-a-model", 0, 0, 0)
@@ -44,9 +45,9 @@ MAIN = {"main", "thread1", "thread2", "thread3"}
 class Container:
     """A process namespace with processes that tell that they live."""
 
-    def __init__(self, agent: Path) -> None:
+    def __init__(self, agent: Path, name: str) -> None:
         self._agent = agent
-        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", BEATS]
+        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", BEATS, name]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self._agents: list[Running] = []
         assert {*MAIN, "child"} <= set(self.heard(until=lambda heard: len(heard) == 5))
@@ -96,8 +97,8 @@ class Container:
 
 
 @pytest.fixture
-def container(agent: Path) -> Iterator[Container]:
-    made = Container(agent)
+def container(agent: Path, request: pytest.FixtureRequest) -> Iterator[Container]:
+    made = Container(agent, getattr(request, "param", "server"))
     try:
         yield made
     finally:
@@ -171,7 +172,7 @@ def test_process_1_is_killed_though_it_ignores_signals_from_inside(container: Co
     subprocess.run(ignored, check=True)
     assert container.silent() == set()
     fault = container.start("kill", "--entry", "e1")
-    assert "SIGKILL sent to python" in fault.event("set")["text"]
+    assert "SIGKILL sent to server" in fault.event("set")["text"]
     assert container.process.wait(10) != 0
     container.heard(0.1)  # what was told before
     assert container.heard(0.3) == Counter()
@@ -206,5 +207,14 @@ def test_what_cannot_be_meant_is_refused(container: Container) -> None:
     ):
         fault = container.start(*words)
         assert wanted in fault.event("refused")["text"]
+        assert fault.exit() == 2
+    assert container.silent() == set()
+
+
+@pytest.mark.parametrize("container", ["pause"], indirect=True)
+def test_the_sandbox_of_a_pod_that_shares_its_processes_is_never_meant(container: Container) -> None:
+    for words in (("freeze", "--for", "1"), ("kill",), ("kill", "--container", "not-to-be-seen-in-any-control-group")):
+        fault = container.start(*words, "--entry", "e1")
+        assert "shares its process namespace" in fault.event("refused")["text"]
         assert fault.exit() == 2
     assert container.silent() == set()

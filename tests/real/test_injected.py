@@ -140,11 +140,13 @@ class Place:
 
 
 @pytest.fixture
-def place(real_lab: RealLab, tmp_path: Path) -> Iterator[Place]:
+def place(real_lab: RealLab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """With a parameter: more of the Pod's spec."""
     namespace = real_lab.namespace("injected")
     probe = {"tcpSocket": {"port": PORT}, "periodSeconds": 1, "failureThreshold": 1}
     container = real_lab.container(["python3", "-c", SERVER], PORT, readinessProbe=probe)
     spec = {"containers": [container], "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False}
+    spec |= getattr(request, "param", {})
     namespace.create("pods", {"metadata": {"name": "server"}, "spec": spec})
     made = Place(real_lab, namespace, "server", tmp_path)
     namespace.until(lambda: is_ready(made.pod()), 60, "the Pod does not become Ready")
@@ -393,6 +395,21 @@ async def test_a_frozen_child_stands_still_while_its_parent_answers(place: Place
         assert place.beats() == counted
         await end(run, fault)
         assert place.beats() > counted
+
+
+@pytest.mark.parametrize("place", [{"shareProcessNamespace": True}], indirect=True)
+async def test_a_pod_that_shares_its_processes_loses_the_named_container_alone(place: Place) -> None:
+    async with running(place) as run:
+        frozen = Freeze([place.pod()], Which(), AGENT, duration=30)
+        await begin(run, frozen)
+        assert not place.answers(0.5)
+        await end(run, frozen)
+        assert place.answers()
+        killed = Kill([place.pod()], Which(), AGENT)
+        assert (await killed.apply(run.context)).result == "ok"
+        assert (await killed.verify(run.context)).targets[0].bitten
+        place.namespace.until(place.answers, 20)
+        assert place.pod()["status"]["containerStatuses"][0]["restartCount"] == 1
 
 
 async def test_a_killed_process_takes_its_container_along(place: Place) -> None:
