@@ -9,7 +9,7 @@ SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
 # Compiled modules are kept: some hundred processes, and each worker, would compile the same ones again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: drill test test-slow test-real test-real-slow cover check bench trial clean
+.PHONY: drill test toxiproxy test-slow test-real test-real-slow cover check bench trial clean
 
 # The main job: one drill that must fail for the expected reason, and its graceful twin, which must pass.
 drill: $(VENV)/ready
@@ -18,8 +18,12 @@ drill: $(VENV)/ready
 
 # All tests that need no more than this, and the checks on style, types and the rules between rooms. Many wait for real
 # clocks: what failed beside others, on a machine that others use too, is tried once more by itself.
-test: check
+test: check toxiproxy
 	$(PYTEST) $(SIDE_BY_SIDE) || $(PYTEST) --last-failed --last-failed-no-failures none
+
+# The real Toxiproxy, built once from its source where there is a Go; without it the tests that want it are left out.
+toxiproxy: $(VENV)/ready
+	-$(VENV)/bin/python -m tests.toxiproxy
 
 # More combinations of what `test` tests.
 test-slow: $(VENV)/ready

@@ -59,14 +59,13 @@ class ToxiproxyDriver:
         try:
             with toxics.reaching(self._url, cluster.clock):
                 async with Toxiproxy(self._url, cluster.clock) as client:
-                    await client.version()
-                    proxy = await client.proxy(name)
+                    proxies = {proxy.name: proxy for proxy in await client.proxies()}
         except (Unreachable, ApiError) as error:
             return [_refuse("no_toxiproxy", f"Toxiproxy does not answer: {error}")]
-        if proxy is None:
+        if name not in proxies:
             text = f"Toxiproxy at {self._url} has no proxy {name}"
             return [_refuse("no_such_proxy", text, "say in drivers.toxiproxy.proxy how the proxy of a Pod is called")]
-        return _problems(proxy, pod, effect)
+        return _problems(proxies[name], pod, effect)
 
     async def apply(
         self, context: Context, pod: Object, effect: NetworkEffect, fault: str

@@ -39,11 +39,7 @@ class Proxy(msgspec.Struct, kw_only=True, frozen=True):
     toxics: tuple[Toxic, ...] = ()
 
 
-class _Version(msgspec.Struct):
-    version: str
-
-
-Kind = TypeVar("Kind", Toxic, Proxy, _Version)
+Kind = TypeVar("Kind", Toxic, Proxy)
 
 
 class Refused(Exception):
@@ -72,10 +68,6 @@ class Toxiproxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._fetcher.__aexit__(kind, error, trace)
-
-    async def version(self) -> str:
-        """The version as it names itself."""
-        return _read(await self._ask("GET", "/version"), _Version).version
 
     async def proxies(self) -> list[Proxy]:
         """All proxies, by name."""

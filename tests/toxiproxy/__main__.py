@@ -1,3 +1,9 @@
+import sys
+
+from chaosrunner.errors import UserError
 from tests.toxiproxy import build
 
-print(build())
+try:
+    print(build())
+except UserError as error:
+    sys.exit(str(error))

@@ -1,6 +1,6 @@
 """Toxiproxy's HTTP API for the links of a gateway: one proxy for each Pod behind it, named like the Pod.
 
-The API is that of Toxiproxy 2.5 (https://github.com/Shopify/toxiproxy, README, "HTTP API"), but that proxies cannot be
+The API is that of Toxiproxy 2 (https://github.com/Shopify/toxiproxy, README, "HTTP API"), but that proxies cannot be
 made, changed or deleted: they come and go with the endpoints.
 """
 
@@ -18,8 +18,8 @@ from chaosrunner.lab.workload.toxics import STREAMS, TYPES, Link, Toxic, attribu
 PATH = "/gateway/toxiproxy"
 """Where it is on a gateway: what goes behind a gateway's URL."""
 
-VERSION = "2.5.0"
-"""Of the API that is spoken here."""
+VERSION = "2.9.0"
+"""Of the API that is spoken here; until 2.5 `/version` was plain text, and nothing took PATCH."""
 
 Page = tuple[int, Any]
 """A status and what is said as JSON; None says nothing."""
