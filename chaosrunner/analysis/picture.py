@@ -92,7 +92,8 @@ class Picture:
         for call in [*actions.disruptions, *(call for call in actions.calls if call.hits)]:
             uid = call.sent.target.uid
             pod = self.pods.by_uid.get(uid) if uid else call.pod
-            victim = Victim(call, pod, call.at, leaves=not call.hits)
+            left = pod is not None and pod.deletion is not None and pod.deletion.at >= call.at
+            victim = Victim(call, pod, call.at, leaves=left or not call.hits)
             found.setdefault(victim.uid or victim.name, victim)
         for victim in self._moved(frozenset(found)):
             found.setdefault(str(victim.uid), victim)
@@ -267,9 +268,13 @@ class Picture:
         for effects in self.observations.run.effects.values():
             if effects[0].entry is None:
                 continue  # nothing that could be undone
-            there = [row for row in effects if row.event in ("bitten", "unknown", "not_healed")]
+            entry = self.observations.run.journal.get(effects[0].entry)
+            undone = entry if entry is not None and entry.event in ("undone", "already_undone") else None
             healed = next((row for row in effects if row.event == "healed"), None)
-            if there or healed:
+            there = [row for row in effects if row.event in ("bitten", "unknown", "not_healed")]
+            if effects[-1].event == "unknown" and undone is not None:
+                yield undone.at, "undone", undone.id  # nobody could look
+            elif there or healed:
                 last = healed or there[-1]
                 why = f"{last.fault} of {last.target.name} was not seen to end"
                 yield (healed.at if healed else None), why, last.id

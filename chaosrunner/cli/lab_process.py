@@ -24,6 +24,7 @@ from chaosrunner.cli import labs, real_lab
 from chaosrunner.cluster import ClusterConfig
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.playbook import BoundDrill
+from chaosrunner.playbook.models import Gateway
 
 START_LIMIT = 120.0
 """Longest start of an embedded lab, seconds, beyond the start-up time of its replicas. A real one, which may have to
@@ -72,6 +73,8 @@ class Ready(msgspec.Struct):
     """URL of the model's own Service, past the gateway; a real lab has one."""
     toxiproxy: str | None = None
     """Base URL of Toxiproxy's API, for the links between the gateway and the replicas."""
+    gateway: dict[str, str] | None = None
+    """selector and namespace of the gateway's Pods."""
     network: str | None = None
     """Network namespace in which all its addresses are; None where they are the machine's own."""
 
@@ -214,8 +217,10 @@ def towards(bound: BoundDrill, ready: Ready) -> tuple[BoundDrill, ClusterConfig]
         update: dict[str, Any] = {"url": ready.prometheus, "headers": {}, "ca": None, "insecure": False}
         prometheus = prometheus.model_copy(update=update) if ready.prometheus else None
     toxiproxy = drill.drivers.toxiproxy.model_copy(update={"url": ready.toxiproxy, "proxy": "{{ pod }}"})
+    gateway = Gateway(**ready.gateway) if ready.gateway else None
     turned = drill.model_copy(
         update={
+            "workload": drill.workload.model_copy(update={"gateway": gateway}),
             "drivers": drill.drivers.model_copy(update={"toxiproxy": toxiproxy}),
             "context": ready.context,
             "production": False,

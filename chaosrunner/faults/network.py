@@ -254,15 +254,15 @@ class Network:
                 how = f"drivers.network of the drill: {' or '.join(able)}"
                 refused.append(Problem(severity="refuse", code="driver_cannot", text=text, how=how))
                 continue
-            if driver.needs_addresses and effect.peer != "everywhere" and not effect.peers:
+            problems = await driver.check(cluster, pod, effect)
+            if any(problem.severity == "refuse" for problem in problems):
+                refused += problems
+            elif driver.needs_addresses and effect.peer != "everywhere" and not effect.peers:
                 text = f"{driver.name} must know the addresses of the {effect.peer}"
                 how = f"give workload.{effect.peer}: {{selector: ...}} in the drill"
                 refused.append(Problem(severity="refuse", code="peer_unknown", text=text, how=how))
-                continue
-            problems = await driver.check(cluster, pod, effect)
-            if not any(problem.severity == "refuse" for problem in problems):
+            else:
                 return driver, problems
-            refused += problems
         return None, refused
 
 

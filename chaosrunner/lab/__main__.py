@@ -1,10 +1,11 @@
 """`python -m chaosrunner.lab --spec SPEC.json --state DIR`: run the embedded lab until told to end.
 
 When the lab serves, one JSON line appears on standard output: kubeconfig, context, state (its folder), nodes,
-namespace, url (the gateway), prometheus (the alert source), toxiproxy (Toxiproxy's API for the gateway's links), log
-(the lab's own log of instants), control (see `chaosrunner.lab.embedded.cluster`), pod_header (by which the gateway
-names the serving Pod; null where it does not), pid. For as long as it serves, ready.json in its folder says the same.
-Everything else goes to standard error. Exit codes: 0 ended as told, 1 the workload did not become ready, 2 bad spec.
+namespace, url (the gateway), prometheus (the alert source), toxiproxy (Toxiproxy's API for the gateway's links),
+gateway (selector and namespace of its Pods), log (the lab's own log of instants), control (see
+`chaosrunner.lab.embedded.cluster`), pod_header (by which the gateway names the serving Pod; null where it does not),
+pid. For as long as it serves, ready.json in its folder says the same. Everything else goes to standard error. Exit
+codes: 0 ended as told, 1 the workload did not become ready, 2 bad spec.
 """
 
 from __future__ import annotations

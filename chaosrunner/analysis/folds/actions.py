@@ -12,10 +12,10 @@ from chaosrunner.timeline.rows import Action, Pdb
 TAKES_POD = frozenset({"evict", "delete_pod"})
 """Actions whose acceptance means that the target Pod goes."""
 
-HITS_POD = ("network_", "add_toxic_", "create_network_policy", "freeze", "kill")
+HITS_POD = ("network_", "add_toxic_", "create_network_policy", "command_apply", "freeze", "kill")
 """How actions begin that keep the target Pod from serving for a while, and leave it where it is."""
 
-MOVES_PODS = frozenset({"rollout_restart", "scale", "taint", "command"})
+MOVES_PODS = frozenset({"rollout_restart", "scale", "taint", "command_apply"})
 """Actions after which controllers, or whoever was called, take Pods away on our account."""
 
 BUDGET_HELD = 120.0

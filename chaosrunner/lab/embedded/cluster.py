@@ -85,6 +85,7 @@ class Lab:
             "url": self.places.gateway,
             "prometheus": self.alerts,
             "toxiproxy": self.places.gateway + TOXIPROXY,
+            "gateway": {"selector": "app=gateway", "namespace": self.places.system_namespace},
             "log": str(self.state / "instants.jsonl"),
             "control": self.control,
             "pod_header": self.spec.pod_header,
@@ -345,13 +346,15 @@ def _write_kubeconfig(path: Path, server: ApiServer, token: str) -> None:
 async def _control(lab: Lab) -> AsyncIterator[str]:
     """Serve what no Kubernetes API offers; yields the URL.
 
-    POST /cut?node=N, POST /heal?node=N, POST /signal?namespace=N&pod=P[&container=C][&signal=KILL].
+    GET /status, POST /cut?node=N, POST /heal?node=N, POST /signal?namespace=N&pod=P[&container=C][&signal=KILL].
     """
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         query = request.query
         try:
             match request.method, request.path:
+                case "GET", "/status":
+                    return web.json_response({"cut": [name for name, agent in lab.agents.items() if agent.is_cut]})
                 case "POST", "/cut":
                     lab.cut_node(query.get("node", ""))
                 case "POST", "/heal":
@@ -362,7 +365,7 @@ async def _control(lab: Lab) -> AsyncIterator[str]:
                         query.get("namespace", NAMESPACE), query.get("pod", ""), query.get("container"), number
                     )
                 case _:
-                    return web.json_response({"error": "POST /cut, /heal or /signal"}, status=404)
+                    return web.json_response({"error": "GET /status, POST /cut, /heal or /signal"}, status=404)
         except UserError as error:
             return web.json_response({"error": str(error)}, status=400)
         return web.json_response({})

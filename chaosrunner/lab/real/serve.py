@@ -164,6 +164,7 @@ def _ready_line(told: dict[str, Any], found: workload.Serving) -> dict[str, Any]
         "service": found.service,
         "prometheus": found.prometheus,
         "toxiproxy": found.url + TOXIPROXY,
+        "gateway": {"selector": "app=gateway", "namespace": found.system_namespace},
         "pod_header": found.pod_header,
         "log": str(found.log),
     }
