@@ -14,6 +14,7 @@ from chaosrunner.cluster import ApiError, Cluster, Unreachable
 from chaosrunner.cluster.lease import Lease, name_for
 from chaosrunner.engine import traffic
 from chaosrunner.engine.credentials import credentials
+from chaosrunner.engine.guarding import Guarded
 from chaosrunner.errors import Locked, Refused
 from chaosrunner.http.fetch import JsonFetcher
 from chaosrunner.plan.plan import Plan, make_plan
@@ -28,6 +29,9 @@ log = structlog.get_logger()
 
 Confirm = Callable[[Plan], Awaitable[None]]
 """Called with the plan before anything is changed; raises Refused to stop."""
+
+Guard = Callable[[Cluster, Plan, Lease], Guarded]
+"""Starts a run's guardian. Raises OSError."""
 
 NameCluster = Callable[[Plan], Awaitable[str]]
 """Called with the plan of a production drill; what it returns must be the cluster's name. Raises Refused to stop."""
@@ -48,6 +52,7 @@ class Prepared:
     fetcher: JsonFetcher | None
     """Asks Prometheus, where the drill names one."""
     lease: Lease
+    guarded: Guarded
     server_version: dict[str, str]
     redactor: Redactor
 
@@ -60,8 +65,9 @@ async def prepared(
     clock: Clock,
     confirm: Confirm | None,
     name_cluster: NameCluster | None,
+    guard: Guard,
 ) -> AsyncIterator[Prepared]:
-    """Plans, asks, and holds the Lease on the target for the length of the block.
+    """Plans, asks, and holds the Lease on the target for the length of the block, with a guardian beside.
 
     Raises Refused when the plan, the lease or the cluster says no, UserError for bad input.
     """
@@ -80,8 +86,11 @@ async def prepared(
         fetcher, headers = _prometheus(bound, clock)
         hidden = credentials(bound.drill, specs.values(), headers)
         logs.hide(hidden)
-        lease = await _locked(cluster, plan, run)
+        lease = _lease(cluster, plan, run)
+        guarded = _guarded(guard, cluster, plan, lease)
     try:
+        with _reachable():
+            await _lock(lease)
         yield Prepared(
             run=run,
             bound=bound,
@@ -91,12 +100,14 @@ async def prepared(
             specs=specs,
             fetcher=fetcher,
             lease=lease,
+            guarded=guarded,
             server_version=server_version,
             redactor=Redactor(hidden),
         )
     finally:
         with anyio.CancelScope(shield=True):
             await lease.release()
+            await guarded.end()  # the last: until here a run that dies is put back, and its Lease freed
 
 
 async def _named(plan: Plan, name_cluster: NameCluster | None) -> None:
@@ -126,17 +137,27 @@ def _prometheus(bound: BoundDrill, clock: Clock) -> tuple[JsonFetcher | None, di
     return JsonFetcher(asked.url, clock=clock, headers=headers, ca=asked.ca, insecure=asked.insecure), headers
 
 
-async def _locked(cluster: Cluster, plan: Plan, run: str) -> Lease:
-    """The Lease on the drill's target. Raises Refused if somebody else holds it."""
+def _guarded(guard: Guard, cluster: Cluster, plan: Plan, lease: Lease) -> Guarded:
+    try:
+        return guard(cluster, plan, lease)
+    except OSError as error:
+        raise Refused(f"no guardian could be started beside the run: {error.strerror}") from error
+
+
+def _lease(cluster: Cluster, plan: Plan, run: str) -> Lease:
+    """The Lease on the drill's target, not taken yet."""
     name = name_for(plan.workload.controller or plan.workload.selector)
-    lease = Lease(cluster=cluster, namespace=plan.workload.namespace, name=name, holder=run)
+    return Lease(cluster=cluster, namespace=plan.workload.namespace, name=name, holder=run)
+
+
+async def _lock(lease: Lease) -> None:
+    """Takes the Lease. Raises Refused if somebody else holds it."""
     try:
         taken = await lease.acquire()
     except RuntimeError as error:
         raise Refused(str(error)) from None
     if taken:
         raise Locked(f"another drill is running on this target: {taken} ({lease.name})", taken.holder)
-    return lease
 
 
 async def _server_version(cluster: Cluster) -> dict[str, str]:

@@ -24,7 +24,8 @@ import msgspec
 import structlog
 
 from chaosrunner.analysis import AnalysisContext, Facts, Live, analyse
-from chaosrunner.cluster import ClusterConfig, connect
+from chaosrunner.cluster import Cluster, ClusterConfig, connect
+from chaosrunner.cluster.lease import Lease
 from chaosrunner.engine.answers import answered
 from chaosrunner.engine.conditions import Conditions
 from chaosrunner.engine.describe import manifest_of
@@ -42,6 +43,7 @@ from chaosrunner.journal.undo import mark, undo_all
 from chaosrunner.observers import AlertScope, LastLook, ObserveScope, observe
 from chaosrunner.plan.aim import Means
 from chaosrunner.plan.limits import Guard
+from chaosrunner.plan.plan import Plan
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
 from chaosrunner.probes.run import run_probe
@@ -139,9 +141,41 @@ async def run_drill(bound: BoundDrill, config: ClusterConfig, options: Options) 
     run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     with ExitStack() as held:  # the last to be left: no signal cuts off the analysis, or the release of the Lease
         async with connect(config, clock, relay.emit) as cluster:
-            async with prepared(run, bound, cluster, clock, options.confirm, options.name_cluster) as ready:
+            guard = partial(_guarded, run, bound, options)
+            async with prepared(run, bound, cluster, clock, options.confirm, options.name_cluster, guard) as ready:
                 signals = held.enter_context(signals_held()) if options.signals else None
                 return await _Run(ready, relay, options, signals).execute()
+
+
+def _connection(cluster: Cluster, plan: Plan) -> Connection:
+    """How whoever undoes it reaches the cluster again."""
+    config = cluster.config
+    return Connection(
+        kubeconfig=config.kubeconfig,
+        context=config.context or (None if cluster.context == "in-cluster" else cluster.context),
+        server=cluster.server,
+        namespace=plan.workload.namespace,
+        as_user=config.as_user,
+        as_group=config.as_groups,
+    )
+
+
+def _guarded(run: str, bound: BoundDrill, options: Options, cluster: Cluster, plan: Plan, lease: Lease) -> Guarded:
+    """Starts the run's guardian. Raises OSError."""
+    folder = options.timelines / bound.drill.metadata.name / run
+    return Guarded(
+        Watch(
+            pid=os.getpid(),
+            journal=str((folder / JOURNAL).absolute()),
+            run=run,
+            deadline=bound.drill.limits.deadline,
+            undo=options.lab != "embedded",
+            stays=options.lab is None,
+            connection=msgspec.to_builtins(_connection(cluster, plan)),
+            request_timeout=cluster.config.request_timeout,
+            lease=lease.name,
+        )
+    )
 
 
 class _Run:
@@ -172,22 +206,14 @@ class _Run:
         """No request starts after this."""
         self.tally = Tally()
         self.probes_done: list[anyio.Event] = []
-        drill, config = ready.bound.drill.metadata.name, ready.cluster.config
-        connection = Connection(
-            kubeconfig=config.kubeconfig,
-            context=config.context or (None if ready.cluster.context == "in-cluster" else ready.cluster.context),
-            server=ready.cluster.server,
-            namespace=ready.plan.workload.namespace,
-            as_user=config.as_user,
-            as_group=config.as_groups,
-        )
+        drill = ready.bound.drill.metadata.name
         try:
             self.writer = Writer(self.folder, manifest, ready.redactor)
             self.journal = Journal(
                 self.folder / JOURNAL,
                 run=ready.run,
                 drill=drill,
-                connection=connection,
+                connection=_connection(self.cluster, self.plan),
                 clock=self.clock,
                 emit=self.emit,
             )
@@ -196,7 +222,7 @@ class _Run:
         except OSError as error:
             raise Refused(f"{self.folder}: the recording cannot be written: {error.strerror}") from error
         self.deadline = anyio.current_time() + ready.bound.drill.limits.deadline
-        self.guarded = self._guarded_by(connection)
+        self.guarded = ready.guarded
         self.context = Context(
             cluster=ready.cluster,
             journal=self.journal,
@@ -206,24 +232,6 @@ class _Run:
             patience=PATIENCE,
             answered=lambda uid, since: answered(self.live, uid, since),
         )
-
-    def _guarded_by(self, connection: Connection) -> Guarded:
-        """Starts the guardian. Raises Refused where there can be none."""
-        told = Watch(
-            pid=os.getpid(),
-            journal=str(self.journal.path.absolute()),
-            run=self.ready.run,
-            deadline=self.bound.drill.limits.deadline,
-            undo=self.options.lab != "embedded",
-            stays=self.options.lab is None,
-            connection=msgspec.to_builtins(connection),
-            request_timeout=self.cluster.config.request_timeout,
-            lease=self.lease.name,
-        )
-        try:
-            return Guarded(told)
-        except OSError as error:
-            raise Refused(f"no guardian could be started beside the run: {error.strerror}") from error
 
     # --- the recording ----------------------------------------------------------------------------------
 
@@ -265,14 +273,6 @@ class _Run:
     # --- the run ----------------------------------------------------------------------------------------
 
     async def execute(self) -> Finished:
-        try:
-            return await self._execute()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self.lease.release()
-                await self.guarded.end()  # the last: until here a dead run is put back and its Lease freed
-
-    async def _execute(self) -> Finished:
         self._listen("live analysis", self.live.feed, self._failed)
         self._listen("conditions", self.conditions.feed, self._failed)
         if self.options.follow:

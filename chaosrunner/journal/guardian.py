@@ -164,7 +164,8 @@ def main() -> None:
     runner = Runner(told.pid)
     notes = Notes(Path(told.journal).parent)
     began = time.monotonic()
-    os.write(1, READY)
+    with suppress(OSError):  # a runner that is dead by now reads nothing
+        os.write(1, READY)
     reason = watch(told, runner, notes)
     if reason is None:
         return

@@ -38,15 +38,16 @@ def take_over(told: Watch, notes: Notes, *, patience: float) -> None:
         os.dup2(file, 1)
         os.dup2(file, 2)
     logs.configure()
-    anyio.run(_take_over, told, notes, patience)
+    journal = Path(told.journal)  # of which there is none yet where only the Lease was taken
+    anyio.run(_take_over, told, notes, patience, journal, journal.exists())
 
 
-async def _take_over(told: Watch, notes: Notes, patience: float) -> None:
+async def _take_over(told: Watch, notes: Notes, patience: float, journal: Path, there: bool) -> None:
     connection = msgspec.convert(told.connection, Connection)
     until, backoff = anyio.current_time() + patience, Backoff(0.5, 15.0)
     reach = partial(_reach, told.request_timeout)
     while True:
-        results = await recover([Path(told.journal)], reach, patience=until - anyio.current_time())
+        results = await recover([journal] if there else [], reach, patience=until - anyio.current_time())
         left = [result for result in results if not result.ok]
         for result in results:
             if result.ok:
@@ -59,7 +60,7 @@ async def _take_over(told: Watch, notes: Notes, patience: float) -> None:
         notes.write(result.state, **_said(result))
         log.error("undo failed", target=result.target.name, detail=result.detail, command=result.command)
     if left and told.stays:
-        _tell(Path(told.journal).parent / BY_HAND, left)
+        _tell(journal.parent / BY_HAND, left)
     try:
         async with reach(connection) as cluster:
             freed = await leases.remove(cluster, connection.namespace or "", told.lease, told.run)

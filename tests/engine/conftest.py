@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, (state / "stderr").read_text()
-    yield Lab(**json.loads(line))
+    ready = json.loads(line)
+    yield Lab(**{field.name: ready[field.name] for field in fields(Lab)})
     process.terminate()
     process.wait(20)
 
