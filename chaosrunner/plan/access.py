@@ -20,6 +20,7 @@ from chaosrunner.cluster.resources import (
     EVENTS,
     JOBS,
     LEASES,
+    NETWORK_POLICIES,
     NODES,
     PDBS,
     PODS,
@@ -195,6 +196,8 @@ def _steps(needs: _Needs, drill: Drill, playbook: Playbook, namespace: str) -> N
                 drivers = drill.drivers.network
                 if "ephemeral-container" in drivers:
                     _agent(needs, namespace, "the drill's other network drivers are used" if drivers[1:] else None)
+                if "network-policy" in drivers:
+                    _policy(needs, namespace, "the drill's other network drivers are used" if drivers[1:] else None)
                 _announcing(needs, namespace)
             case Freeze() | Kill():
                 _agent(needs, namespace, None)
@@ -229,6 +232,16 @@ def _agent(needs: _Needs, namespace: str, instead: str | None) -> None:
     needs.add("patch", PODS, putting, sub="ephemeralcontainers", namespace=namespace, without=instead)
     uncounted = "how many packets a fault hit is not known; that it is there is told by its container's state alone"
     needs.add("get", PODS, "reading what the agent tells", sub="log", namespace=namespace, without=uncounted)
+
+
+def _policy(needs: _Needs, namespace: str, instead: str | None) -> None:
+    """A NetworkPolicy about one Pod. `instead`: what is done without it, where anything is."""
+    marking = "putting the label on a Pod by which a NetworkPolicy chooses it, and taking it away again"
+    needs.add("get patch", PODS, marking, namespace=namespace, without=instead)
+    knowing = "telling whether a Pod is under NetworkPolicies already"
+    needs.add("list", NETWORK_POLICIES, knowing, namespace=namespace, without=instead)
+    making = "making a NetworkPolicy that cuts a Pod off, and deleting it again"
+    needs.add("get create delete", NETWORK_POLICIES, making, namespace=namespace, without=instead)
 
 
 def _evictions(needs: _Needs, namespace: str, *, budgets_required: bool = True) -> None:
