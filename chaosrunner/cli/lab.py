@@ -41,6 +41,9 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+_check = click.option("--check", is_flag=True, help="Change nothing; exit 0 if it is so, 1 if not.")
+
+
 @lab.command(
     cls=Command,
     examples="""
@@ -181,20 +184,23 @@ def down(**given: Any) -> None:
     cls=Command,
     examples="""
     chaosrunner lab cut-node node2
+    chaosrunner lab cut-node node2 --check && echo it is
     chaosrunner lab heal-node node2
     """,
 )
 @click.argument("node", shell_complete=complete_node)
+@_check
 @_which
-def cut_node(node: str, kind: Kind | None, state: Path | None) -> None:
+def cut_node(node: str, check: bool, kind: Kind | None, state: Path | None) -> None:
     """Cut a node off from its cluster.
 
     Its Pods run on, and are not Ready when the control plane has missed its heartbeats for some seconds. The real
-    lab takes the node off the network; in the embedded one its Pods can still be reached.
+    lab takes the node off the network; in the embedded one its Pods can still be reached. Doing it twice changes
+    nothing. The `command` steps of a drill's rehearsal find its lab by themselves.
     """
     from chaosrunner.cli.lab_verbs import cut
 
-    cut(node, kind, state)
+    cut(node, kind, state, check=check)
 
 
 @lab.command(
@@ -204,12 +210,13 @@ def cut_node(node: str, kind: Kind | None, state: Path | None) -> None:
     """,
 )
 @click.argument("node", shell_complete=complete_node)
+@_check
 @_which
-def heal_node(node: str, kind: Kind | None, state: Path | None) -> None:
-    """Undo cut-node."""
+def heal_node(node: str, check: bool, kind: Kind | None, state: Path | None) -> None:
+    """Undo cut-node. Doing it twice changes nothing."""
     from chaosrunner.cli.lab_verbs import cut
 
-    cut(node, kind, state, heal=True)
+    cut(node, kind, state, heal=True, check=check)
 
 
 @lab.command(

@@ -11,6 +11,7 @@ import time
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import click
@@ -74,8 +75,15 @@ def execute(command: tuple[str, ...], kind: Kind | None, state: Path | None) -> 
         raise UserError(f"{words[0]}: {error.strerror}") from error
 
 
-def cut(node: str, kind: Kind | None, state: Path | None, *, heal: bool = False) -> None:
+def cut(node: str, kind: Kind | None, state: Path | None, *, heal: bool = False, check: bool = False) -> None:
+    """Cuts a node off, or heals it; with `check` only tells whether it is so, by the exit code too."""
     lab = labs.chosen(kind, state)
+    if check:
+        if node not in lab.nodes:
+            raise UserError(f"no node {node!r}; there are {', '.join(lab.nodes)}")
+        is_cut = node in (lab.cut if lab.kind == "real" else _control(lab, "status", method="GET")["cut"])
+        click.echo(f"{node} is {'cut off' if is_cut else 'not cut off'}")
+        raise click.exceptions.Exit(int(is_cut == heal))
     verb = "heal" if heal else "cut"
     if lab.kind == "real":
         real_lab.call(verb, Path(lab.state), node, tell=_say)
@@ -119,17 +127,18 @@ def _end(lab: Lab) -> None:
         time.sleep(0.05)
 
 
-def _control(lab: Lab, verb: str, **query: str) -> None:
+def _control(lab: Lab, verb: str, *, method: str = "POST", **query: str) -> dict[str, Any]:
     """Asks the embedded lab for what no Kubernetes API offers. Raises UserError with its reason to refuse."""
     address = urlsplit(lab.control or "")
     connection = HTTPConnection(address.hostname or "", address.port, timeout=10)
     try:
-        connection.request("POST", f"/{verb}?{urlencode(query)}")
+        connection.request(method, f"/{verb}?{urlencode(query)}" if query else f"/{verb}")
         answer = connection.getresponse()
-        said = json.loads(answer.read())
+        said: dict[str, Any] = json.loads(answer.read())
     except OSError as error:
         raise Refused(f"the lab at {lab.state} does not answer: {error}") from error
     finally:
         connection.close()
     if answer.status != 200:
         raise UserError(said["error"])
+    return said

@@ -70,7 +70,7 @@ def standing(kind: Kind | None = None, state: Path | None = None) -> list[Lab]:
         found += [lab for lab in _embedded() if state is None or lab.state == str(state.resolve())]
         if state is not None and not found:
             found += _embedded_at(state)
-    if kind != "embedded":
+    if kind != "embedded" and not (state and found):  # a folder holds one lab
         found += _real(state or real_lab.STATE)
     return found
 

@@ -334,6 +334,9 @@ def test_the_commands_of_a_drill_find_its_lab(home: Path, monkeypatch: pytest.Mo
                 for _ in range(2):
                     done = await to_thread.run_sync(cut, verb)
                     assert (done.returncode, done.stdout) == (0, said), done.stderr
+                for asked in ("cut-node", "heal-node"):
+                    is_so = await to_thread.run_sync(cut, asked, "--check")
+                    assert is_so.returncode == int(asked != verb), is_so.stderr
             assert (await to_thread.run_sync(cut, "cut-node", "--state", here)).returncode == 0
             assert noted(ready.log) == ["cut", "healed", "cut"]
             return here
