@@ -30,6 +30,8 @@ SHORT = {
     "hold": "2s",
     "max_tokens": "32",
     "chunk_gap": "500ms",
+    "duration": "5s",
+    "silence": "4s",
     "lab.startup": "1s",
     "lab.warmup.first_token": "300ms",
     "lab.warmup.standstill": "700ms",
