@@ -238,6 +238,16 @@ async def test_a_policy_that_may_not_be_made_leaves_no_label(tmp_path: Path) -> 
         assert LABEL not in world.store.get("pods", "chat-1", NAMESPACE)["metadata"]["labels"]
 
 
+async def test_the_rights_that_a_plan_names_are_enough(tmp_path: Path) -> None:
+    rules = Rule(("get", "patch"), ("pods",)), Rule(("get", "list", "create", "delete"), ("networkpolicies",))
+    async with running(tmp_path, {"enough": Account("enough", rules)}, "enough") as world:
+        pod, context = world.pod("chat-1"), world.context()
+        problems = await NetworkPolicyDriver(probed=True).check(world.cluster, pod, effect_of())
+        assert [problem.severity for problem in problems] == ["info"]
+        entry = await cut(context, pod)
+        assert await undo(world, context, entry) == ("undone", None)
+
+
 async def test_a_plan_says_why_it_cannot_work_here(world: World) -> None:
     pod = world.pod("chat-1")
 

@@ -94,6 +94,23 @@ def test_a_cordon_takes_no_pods_and_a_delete_asks_no_budget(tmp_path: Path) -> N
     assert _needs(bound(tmp_path, "evict: {pods: 1}"))["list poddisruptionbudgets.policy in inference"]
 
 
+def test_a_driver_needs_its_own_rights(tmp_path: Path) -> None:
+    drill = bound(tmp_path, "network: {partition: true, peer: {cidr: [10.0.0.0/8]}}")
+    policies = "list networkpolicies.networking.k8s.io in inference"
+    drill.drill.drivers.network = ["network-policy"]
+    found = _needs(drill)
+    assert found[policies]
+    assert found["create networkpolicies.networking.k8s.io in inference"]
+    assert found["patch pods in inference"]
+    assert "patch pods/ephemeralcontainers in inference" not in found
+    # With another one to fall back on they are not required.
+    drill.drill.drivers.network = ["network-policy", "toxiproxy"]
+    assert not _needs(drill)[policies]
+    drill.drill.drivers.network = ["toxiproxy"]
+    assert policies not in _needs(drill)
+    assert "patch pods in inference" not in _needs(drill)
+
+
 def _needs(drill: BoundDrill) -> dict[str, bool]:
     """Rights, and whether each is required."""
     return {right.right: right.required for right in needs(drill.drill, drill.playbook, "inference").values()}
