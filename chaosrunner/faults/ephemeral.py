@@ -68,6 +68,8 @@ class Work:
     capabilities: tuple[str, ...]
     target: str | None = None
     """The container whose processes it is about; None: the Pod's network."""
+    lasts: bool = True
+    """Whether the agent stays for as long as its effect does, and does not end once it is made."""
 
 
 async def check(cluster: Cluster, pod: Object, agent: Agent, work: Work) -> list[Problem]:
@@ -143,7 +145,7 @@ async def put(
         return done, entry
     if entry is not None:
         await context.journal.mark(entry, "applied")
-    found = await _await_set(context, pod, container_name(name), wall + injected.START)
+    found = await _await_set(context, pod, container_name(name), wall + injected.START, lasts=work.lasts)
     done.detail = found.text
     if found.refused:
         done.answer, done.expected = "rejected", False
@@ -235,8 +237,11 @@ class _Found:
     unknown: bool = False
 
 
-async def _await_set(context: Context, pod: Object, name: str, start_by: float) -> _Found:
-    """Waits until an agent has told that its effect is there, or that it cannot be. `start_by` in Unix seconds."""
+async def _await_set(context: Context, pod: Object, name: str, start_by: float, *, lasts: bool) -> _Found:
+    """Waits until an agent has told that its effect is there, or that it cannot be. `start_by` in Unix seconds.
+
+    One that does not last says more at its end.
+    """
     running: float | None = None
     log: list[dict[str, Any]] | None = []
     while True:
@@ -248,7 +253,7 @@ async def _await_set(context: Context, pod: Object, name: str, start_by: float) 
         found = injected.status(answer.body, name)
         if found.phase == "terminated":
             return _ended(found)
-        if found.phase == "running":
+        if found.phase == "running" and lasts:
             running = running or context.now
             log = await events(context.cluster, pod, name)
             told = next((one for one in log or [] if one["event"] == "set"), None)

@@ -240,7 +240,7 @@ class Kill(_ProcessFault):
             ]
 
         # The signal needs KILL where the process is another user's; process 1 can be killed by ptrace alone.
-        return Work("kill", arguments, ("KILL", "SYS_PTRACE"), self.which.of(pod))
+        return Work("kill", arguments, ("KILL", "SYS_PTRACE"), self.which.of(pod), lasts=False)
 
     def done(self, pod: Object) -> str:
         return f"sent {self.signal.name} to {self.which.text(pod)}"

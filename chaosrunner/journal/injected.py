@@ -35,6 +35,10 @@ HEALING = 25.0
 LATE = 1.0
 """How long a call that was announced may still be on its way to the API server after its sender died, seconds."""
 
+ENDING = 3.0
+"""How long after its time limit a container may still seem to run: it began later than it was asked to, and the kubelet
+looks once a second; seconds."""
+
 POLL = 0.25
 """Seconds between two looks at a Pod."""
 
@@ -207,7 +211,7 @@ async def undo(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fiel
                 return fields.Decision(state="not_applied", detail="no container was put into the Pod")
         elif over := _over(entry, made, found, healed=healers > 0):
             return over
-        else:
+        elif anyio.current_time() - began > ENDING or not _is_ending(entry, found):
             healer = _healer(pod, made)
             now = status(pod, healer)
             if now.phase == "terminated" and now.exit_code == 0 and found.phase == "terminated":
@@ -240,6 +244,11 @@ def _over(entry: Entry, made: Injected, found: Status, *, healed: bool) -> field
             detail=f"its agent has ended ({found.text()}), and the kernel lets go what it held",
         )
     return None
+
+
+def _is_ending(entry: Entry, found: Status) -> bool:
+    """Whether the effect is ending by itself these seconds."""
+    return found.phase == "running" and entry.ends is not None and time.time() > entry.ends - START
 
 
 def _healer(pod: Object, made: Injected) -> str:

@@ -310,7 +310,9 @@ async def test_it_ends_by_itself_when_nobody_undoes_it(place: Place) -> None:
         assert not place.answers()
         place.namespace.until(place.answers, 10)
         assert time.monotonic() - began <= 4 + 2
+        # The kubelet has not told of it yet: no second container is put into the Pod for that.
         assert [one.state for one in await fault.undo(run.context)] == ["already_undone"]
+        assert [code for _, code in place.injected()] == [0]
         assert place.rules() == ""
 
 
