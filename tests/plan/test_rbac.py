@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,20 +96,21 @@ def test_a_cordon_takes_no_pods_and_a_delete_asks_no_budget(tmp_path: Path) -> N
 
 
 def test_a_driver_needs_its_own_rights(tmp_path: Path) -> None:
-    drill = bound(tmp_path, "network: {partition: true, peer: {cidr: [10.0.0.0/8]}}")
+    def of(*drivers: str) -> dict[str, bool]:
+        drill = bound(tmp_path, "network: {partition: true, peer: {cidr: [10.0.0.0/8]}}")
+        chosen = drill.drill.drivers.model_copy(update={"network": list(drivers)})
+        return _needs(replace(drill, drill=drill.drill.model_copy(update={"drivers": chosen})))
+
     policies = "list networkpolicies.networking.k8s.io in inference"
-    drill.drill.drivers.network = ["network-policy"]
-    found = _needs(drill)
-    assert found[policies]
-    assert found["create networkpolicies.networking.k8s.io in inference"]
-    assert found["patch pods in inference"]
-    assert "patch pods/ephemeralcontainers in inference" not in found
+    alone = of("network-policy")
+    assert alone[policies]
+    assert alone["create networkpolicies.networking.k8s.io in inference"]
+    assert alone["patch pods in inference"]
+    assert "patch pods/ephemeralcontainers in inference" not in alone
     # With another one to fall back on they are not required.
-    drill.drill.drivers.network = ["network-policy", "toxiproxy"]
-    assert not _needs(drill)[policies]
-    drill.drill.drivers.network = ["toxiproxy"]
-    assert policies not in _needs(drill)
-    assert "patch pods in inference" not in _needs(drill)
+    assert not of("network-policy", "toxiproxy")[policies]
+    assert policies not in of("toxiproxy")
+    assert "patch pods in inference" not in of("toxiproxy")
 
 
 def _needs(drill: BoundDrill) -> dict[str, bool]:
