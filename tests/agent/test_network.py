@@ -14,6 +14,8 @@ import pytest
 
 from tests.agent.places import OTHER, PEER, POD, POD6, Network, run
 
+pytestmark = pytest.mark.timeout(600)  # the first one builds the agent
+
 PACKETS = 4000
 
 

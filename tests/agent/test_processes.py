@@ -16,6 +16,8 @@ import pytest
 
 from tests.agent.places import Running
 
+pytestmark = pytest.mark.timeout(600)  # the first one builds the agent
+
 BEATS = """
 import ctypes, os, signal, sys, threading, time
 
