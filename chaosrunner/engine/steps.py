@@ -25,7 +25,7 @@ from chaosrunner.faults.base import Context, Fault
 from chaosrunner.journal.journal import JournalLost
 from chaosrunner.plan.aim import FaultStep, Means, NodeStep, PodStep, WorkloadStep, node_fault
 from chaosrunner.plan.limits import Guard
-from chaosrunner.plan.plan import Plan
+from chaosrunner.plan.plan import Plan, fewer
 from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow
 from chaosrunner.playbook import models
 from chaosrunner.playbook.expressions import Expression, reads_target
@@ -298,6 +298,8 @@ class Stage:
     async def _aim_at_workload(self, step: WorkloadStep) -> Fault | Ended:
         if step.when is not None and not await self.conditions.until(step.when, step.within):
             return Ended("inconclusive", f"not {step.when} within {step.within:g} s; nothing was changed")
+        if isinstance(step, models.Scale) and (too_many := self._too_many(fewer(step, self.plan.workload.replicas))):
+            return too_many
         return self.means.workload_fault(step)
 
     async def _aim_at_nodes(self, step: NodeStep) -> Fault | Ended:

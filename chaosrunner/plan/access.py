@@ -43,6 +43,7 @@ from chaosrunner.playbook.models import (
     Playbook,
     PodSet,
     Step,
+    Taint,
 )
 
 CONTROLLERS: dict[str, tuple[Resource, ...]] = {
@@ -210,6 +211,8 @@ def _steps(needs: _Needs, drill: Drill, playbook: Playbook, namespace: str) -> N
                 for where in drill.limits.namespaces or [namespace]:
                     _evictions(needs, where, budgets_required=where == namespace)
                     _announcing(needs, where)
+            case Taint(effect="NoExecute"):
+                needs.add("list", PODS, "finding every Pod that a taint throws out", namespace=None)
     _nodes(needs, [step for step in playbook.steps if isinstance(step.body, NodeTarget)])
 
 

@@ -117,7 +117,14 @@ def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fa
         case models.Uncordon():
             return cordon.Uncordon(nodes)
         case models.Taint():
-            return taint.Taint(nodes, key=body.key, value=body.value, effect=body.effect)
+            return taint.Taint(
+                nodes,
+                key=body.key,
+                value=body.value,
+                effect=body.effect,
+                off_limits=guard.off_limits,
+                too_many=guard.too_many_evictions,
+            )
         case models.Drain():
             return drain.Drain(
                 nodes,

@@ -205,6 +205,8 @@ class _Simulation:
 
     async def _workload(self, planned: StepPlan, body: WorkloadStep) -> None:
         await self._preview(planned, lambda: self._means.workload_fault(body))
+        if isinstance(body, models.Scale):
+            self._within(self._away + fewer(body, self._resolved.workload.replicas))
 
     async def _nodes(self, planned: StepPlan, body: NodeStep) -> None:
         nodes = [
@@ -234,7 +236,7 @@ class _Simulation:
         self._cordoned |= {node.name for node in chosen}
         if reason := self._guard.too_many_nodes(self._cordoned):
             self._refuse("max_nodes", reason)
-        if isinstance(body, models.Drain):
+        if isinstance(body, models.Drain) or (isinstance(body, models.Taint) and body.effect == "NoExecute"):
             self._take([c for node in chosen for c in node.pods])
 
     def _spare_own_node(self, pool: Sequence[str]) -> None:
@@ -284,6 +286,13 @@ class _Simulation:
 
     def _refuse(self, code: str, text: str, how: str | None = None) -> None:
         self.problems.append(Problem(severity="refuse", code=code, text=text, how=how))
+
+
+def fewer(step: models.Scale, replicas: int | None) -> int:
+    """By how many Pods a step makes a workload of so many smaller."""
+    if step.by is not None or replicas is None:
+        return max(0, -(step.by or 0))
+    return max(0, replicas - (step.replicas or 0))
 
 
 def describe(step: models.Step) -> str:
