@@ -11,8 +11,8 @@ from tests.labs import Lab
 
 USED = {
     "api-v1": (
-        "configmaps", "events", "namespaces", "nodes", "nodes/status", "pods", "pods/eviction", "pods/log",
-        "pods/status", "secrets", "serviceaccounts", "services",
+        "configmaps", "events", "namespaces", "nodes", "nodes/status", "pods", "pods/ephemeralcontainers",
+        "pods/eviction", "pods/log", "pods/status", "secrets", "serviceaccounts", "services",
     ),
     "apps-v1": ("deployments", "deployments/scale", "deployments/status", "replicasets", "replicasets/scale"),
     "policy-v1": ("poddisruptionbudgets", "poddisruptionbudgets/status"),
@@ -35,7 +35,8 @@ def test_a_resource_is_shown_as_recorded(lab: Lab, label: str, name: str) -> Non
 @pytest.mark.parametrize(
     ("group", "version"),
     [("apps", "v1"), ("policy", "v1"), ("discovery.k8s.io", "v1"), ("coordination.k8s.io", "v1"),
-     ("authorization.k8s.io", "v1"), ("events.k8s.io", "v1"), ("rbac.authorization.k8s.io", "v1")],
+     ("authorization.k8s.io", "v1"), ("events.k8s.io", "v1"), ("networking.k8s.io", "v1"),
+     ("rbac.authorization.k8s.io", "v1")],
 )  # fmt: skip
 def test_a_group_is_shown_with_its_version(lab: Lab, group: str, version: str) -> None:
     groups = {entry["name"]: entry["preferredVersion"] for entry in lab.admin.request("GET", "/apis").body["groups"]}

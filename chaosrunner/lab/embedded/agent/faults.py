@@ -243,8 +243,14 @@ class Program:
         chosen = choose(self._target, options.process)
         for one in chosen:
             _signal(one.pid, identity(one.pid) or "", number)
-        text = f"{number.name} sent to {', '.join(map(str, chosen))}"
+        names = ", ".join(map(str, chosen))
+        text = f"{number.name} sent to {names}"
         self._tell("set", options.entry, text)
+        end = time.monotonic() + _PATIENCE
+        while number == signal.SIGKILL and time.monotonic() < end:
+            if not {one.pid for one in chosen} & {one.pid for one in processes()}:
+                return f"{names} killed"
+            time.sleep(0.05)
         return text
 
     def _heal(self, options: argparse.Namespace) -> str:
