@@ -17,6 +17,7 @@ from chaosrunner.cluster.resources import NETWORK_POLICIES, PODS, Object, labels
 from chaosrunner.cluster.session import Answer, ApiError, Cluster, Unreachable
 from chaosrunner.faults.base import Context, Problem, TargetResult
 from chaosrunner.faults.network import CAN, NetworkEffect, Seen
+from chaosrunner.faults.reach import reached
 from chaosrunner.journal import fields
 from chaosrunner.journal.journal import Created, Entry, Field, new_name
 from chaosrunner.journal.undo import CONFLICTS, send_patch
@@ -116,21 +117,16 @@ class NetworkPolicyDriver:
 
     async def verify(self, context: Context, pod: Object, effect: NetworkEffect, entry: Entry) -> Seen:
         """Seen from the side that should be cut: which requests reached the Pod, and which reached others."""
-        if not self._probed or context.answered is None:
+        if not self._probed or effect.direction == "out":
             return Seen(None, self.name, "no request of the probes comes from the side that should be cut")
         await anyio.sleep(min(PROGRAMMING, effect.duration / 4))
-        since = context.now
-        await anyio.sleep(min(LOOK, effect.duration / 2))
-        here, elsewhere = context.answered(str(meta(pod)["uid"]), since)
-        seconds = f"within {context.now - since:.1f} s"
-        if here:
-            text = f"{here} requests sent afterwards were answered by it {seconds}: the policy is not enforced"
-            if effect.direction == "out":
-                return Seen(None, "requests", f"requests to the Pod tell nothing of connections that it opens; {text}")
-            return Seen(False, "requests", f"{text}, or connections that existed live on")
-        if elsewhere:
-            return Seen(True, "requests", f"none was answered by it {seconds}, and {elsewhere} by others")
-        return Seen(None, "requests", f"no request was answered {seconds}, by whomever")
+        found = await reached(context, pod, min(LOOK, effect.duration / 2))
+        if found is None:
+            return Seen(None, self.name, "nobody sends requests")
+        if found.here:
+            text = f"{found.text()}: the policy is not enforced, or connections that existed live on"
+            return Seen(False, "requests", text)
+        return Seen(True if found.elsewhere else None, "requests", found.text())
 
     async def verify_healed(self, context: Context, pod: Object, effect: NetworkEffect, entry: Entry) -> Seen:
         assert isinstance(entry.made, Created)

@@ -14,6 +14,7 @@ from chaosrunner.cluster.session import ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
 from chaosrunner.faults.base import Context, Problem, TargetResult
 from chaosrunner.faults.network import CAN, NetworkEffect, Seen, addresses
+from chaosrunner.faults.reach import reached
 from chaosrunner.http.toxiproxy import Proxy, Refused, Toxic, Toxiproxy
 from chaosrunner.journal import toxic as toxics
 from chaosrunner.journal.journal import Entry, new_name
@@ -21,6 +22,9 @@ from chaosrunner.journal.journal import Toxic as Made
 
 STREAMS = {"in": ("upstream",), "out": ("downstream",), "both": ("upstream", "downstream")}
 """Directions as the Pod sees them, and as the proxy does: upstream is from the client to the Pod."""
+
+LOOK = 3.0
+"""Seconds for which is looked whether callers still reach a Pod that is cut off."""
 
 SLOWEST = 8_000.0
 """Bits a second: a proxy counts whole kB."""
@@ -99,7 +103,16 @@ class ToxiproxyDriver:
         missing = [ours.name for ours in toxics.settings(entry) if ours.name not in there]
         if missing:
             return Seen(False, self.name, f"the proxy does not have {', '.join(missing)}")
-        return Seen(True, self.name, f"the proxy has {', '.join(sorted(there))}")
+        text = f"the proxy has {', '.join(sorted(there))}"
+        if effect.kind not in ("partition", "reject") or effect.peer != "gateway":
+            return Seen(True, self.name, text)
+        # What a proxy has hits nobody who takes another way.
+        found = await reached(context, pod, min(LOOK, effect.duration / 4))
+        if found is None:
+            return Seen(True, self.name, text)
+        if found.here:
+            return Seen(False, "requests", f"{text}, but {found.text()}: callers do not come through it")
+        return Seen(True, f"{self.name} and requests", f"{text}, and {found.text()}")
 
     async def verify_healed(self, context: Context, pod: Object, effect: NetworkEffect, entry: Entry) -> Seen:
         there = await self._there(context, entry)

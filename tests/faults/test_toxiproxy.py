@@ -178,6 +178,28 @@ async def test_latency_is_what_was_asked_for(place: Place) -> None:
     client.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "answered", "there", "by"),
+    [
+        ("partition", (0, 5), True, "toxiproxy and requests"),
+        ("partition", (0, 0), True, "toxiproxy and requests"),
+        ("reject", (1, 5), False, "requests"),
+        ("latency", (1, 5), True, "toxiproxy"),
+    ],
+)
+async def test_callers_that_take_another_way_are_seen(
+    tmp_path: Path, kind: str, answered: tuple[int, int], there: bool, by: str
+) -> None:
+    async with placed("gateway", tmp_path) as place:
+        place.context.answered = lambda uid, since: answered
+        effect = effect_of(kind=kind, seconds=0.1, duration=0.8)
+        _, entry = await place.driver.apply(place.context, place.pod, effect, "network")
+        assert entry is not None
+        seen = await place.driver.verify(place.context, place.pod, effect, entry)
+        assert (seen.there, seen.by) == (there, by), seen
+        assert "the proxy has chaosrunner-" in seen.detail
+
+
 async def test_a_toxic_that_somebody_changed_is_left_to_them(place: Place) -> None:
     entry = await place.apply(kind="partition")
     name = toxics.name(entry.entry, "downstream")
