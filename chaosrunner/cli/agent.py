@@ -11,10 +11,11 @@ from chaosrunner.cli.commands import Command, Group
 
 @click.group(cls=Group)
 def agent() -> None:
-    """The container that makes faults inside a Pod, and ends them by itself.
+    """The container that makes faults inside Pods.
 
-    Steps `network` (driver ephemeral-container), `freeze` and `kill` put it into a Pod as an ephemeral container. Its
-    image is one static program; nodes must have it or be able to pull it. A drill names it as `drivers.agent.image`.
+    It ends them by itself. Steps `network` (driver ephemeral-container), `freeze` and `kill` put it into a Pod as an
+    ephemeral container. Its image is one static program; nodes must have it or be able to pull it. A drill names it as
+    `drivers.agent.image`.
     """
 
 
