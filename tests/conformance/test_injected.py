@@ -69,6 +69,13 @@ def test_it_runs_once_beside_the_containers(pod: Namespace) -> None:
     assert pod.get("pods/pod")["status"]["phase"] == "Running"
 
 
+def test_kubectl_debug_puts_one_in(pod: Namespace, lab: Lab) -> None:
+    options = ["--image", image(pod), "--image-pull-policy=Never", "--profile=general", "--target=main", "-c", "look"]
+    lab.kubectl("-n", pod.name, "debug", "pod", *options, "--", "sh", "-c", "echo hello")
+    assert in_state(pod, "look", "terminated")["exitCode"] == 0
+    assert pod.log("pod", container="look") == "hello\n"
+
+
 def test_its_status_has_the_fields_of_a_real_one(pod: Namespace) -> None:
     inject(pod, "look", image=image(pod), command=["sleep", "60"])
     in_state(pod, "look", "running")
