@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 	"os"
@@ -50,18 +51,18 @@ func network(text []byte) (event, error) {
 	if s.SpareGateway {
 		hops, err := nextHops()
 		if err != nil {
-			return ended, err
+			return ended, cannot(err, "the Pod's routes cannot be read")
 		}
 		s.Spare = append(s.Spare, hops...)
 	}
 	kernel, err := nftables.New(nftables.AsLasting())
 	if err != nil {
-		return ended, err
+		return ended, cannot(err, "the node's kernel has no nftables")
 	}
 	defer func() { _ = kernel.CloseLasting() }()
 	table, err := find(kernel, s.Entry)
 	if err != nil {
-		return ended, needsAdmin(err)
+		return ended, cannot(err, "the node's kernel shows no nftables")
 	}
 	if table != nil {
 		return ended, refuse("table %s is there already", table.Name)
@@ -75,7 +76,7 @@ func network(text []byte) (event, error) {
 	table = s.rules(kernel, way)
 	if err = kernel.Flush(); err != nil {
 		if left := removeWay(kernel, way); left != nil {
-			return ended, errors.Join(err, left)
+			return ended, fmt.Errorf("%s; what was made before cannot be removed: %s", err, left)
 		}
 		return ended, refuse("the kernel takes no such rules: %s", err)
 	}
@@ -173,11 +174,16 @@ func others(kernel *nftables.Conn) (bool, error) {
 	return false, err
 }
 
-func needsAdmin(err error) error {
-	if errors.Is(err, unix.EPERM) {
+// cannot makes a refusal of an error after which nothing is there.
+func cannot(err error, what string) error {
+	var refused refusal
+	switch {
+	case err == nil || errors.As(err, &refused):
+		return err
+	case errors.Is(err, unix.EPERM):
 		return refuse("not allowed to change the Pod's network: it needs capability NET_ADMIN")
 	}
-	return err
+	return refuse("%s: %s", what, err)
 }
 
 // rules puts the table of a fault together, to be sent as one change. `way` is the class of packets that go out slowly.

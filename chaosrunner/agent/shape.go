@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 
@@ -31,14 +32,14 @@ const (
 func addWay(s *spec) (way uint32, err error) {
 	links, err := interfaces()
 	if err != nil {
-		return 0, err
+		return 0, cannot(err, "the Pod's interfaces cannot be read")
 	}
 	var roots []netlink.Link
 	minor := uint16(1)
 	for _, link := range links {
 		root, used, err := lookAt(link)
 		if err != nil {
-			return 0, err
+			return 0, cannot(err, "the queueing disciplines cannot be read")
 		}
 		if !root {
 			roots = append(roots, link)
@@ -49,7 +50,7 @@ func addWay(s *spec) (way uint32, err error) {
 	defer func() {
 		for place := len(added); err != nil && place > 0; place-- {
 			if left := added[place-1](); left != nil {
-				err = errors.Join(err, left)
+				err = fmt.Errorf("%s; what was made before cannot be removed: %s", err, left)
 			}
 		}
 	}()
@@ -193,8 +194,5 @@ func lacks(err error, kind string) error {
 	if errors.Is(err, unix.ENOENT) {
 		return refuse("the node's kernel has no %s (module sch_%s), which this fault needs", kind, kind)
 	}
-	if err != nil {
-		return needsAdmin(err)
-	}
-	return nil
+	return cannot(err, "the kernel does not take the queueing discipline "+kind)
 }
