@@ -29,7 +29,7 @@ START = 30.0
 UNDO = "CHAOSRUNNER_UNDO"
 """Variable in a container's environment: the `Note` that tells how to undo what it does."""
 
-HEALING = 25.0
+HEALING = START + 10.0
 """How long one try to heal waits until the containers have ended, seconds."""
 
 LATE = 1.0
@@ -211,6 +211,9 @@ async def undo(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fiel
                 return fields.Decision(state="not_applied", detail="no container was put into the Pod")
         elif over := _over(entry, made, found, healed=healers > 0):
             return over
+        elif found.phase == "waiting":
+            # There is nothing to heal yet; a healer that came first would leave what comes then.
+            detail = f"its container may start yet: {found.text()}"
         elif anyio.current_time() - began > ENDING or not _is_ending(entry, found):
             healer = _healer(pod, made)
             now = status(pod, healer)

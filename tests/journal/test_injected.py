@@ -195,6 +195,23 @@ async def test_a_container_that_never_started_does_nothing_once_it_is_too_late(t
     await on(tmp_path, case)
 
 
+async def test_one_that_is_about_to_start_is_healed_once_it_has(tmp_path: Path) -> None:
+    async def case(place: Place) -> None:
+        async def start() -> None:
+            await anyio.sleep(3 * injected.POLL)
+            assert place.names() == [CONTAINER], "a healer that comes first finds nothing"
+            place.told(CONTAINER, {"running": {}})
+
+        entry = await place.entry()
+        place.put(state={"waiting": {"reason": "ContainerCreating"}})
+        place.kubelet(heals=True)
+        place.world.tasks.start_soon(start)
+        assert (await place.undo(entry)).state == "undone"
+        assert len(place.names()) == 2
+
+    await on(tmp_path, case)
+
+
 async def test_a_healer_that_fails_is_tried_anew_and_then_a_person_is_told_what_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
