@@ -97,7 +97,7 @@ func holders(entry string) ([]int, error) {
 	processes, err := list()
 	var found []int
 	for _, one := range processes {
-		if len(one.arguments) > 1 && one.arguments[1] == "freeze" && one.isAgent() {
+		if one.isAgent() && one.arguments[1] == "freeze" {
 			if at := slices.Index(one.arguments, "--entry"); at > 0 && at+1 < len(one.arguments) && one.arguments[at+1] == entry {
 				found = append(found, one.id)
 			}

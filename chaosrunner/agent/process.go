@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,10 +42,13 @@ func (p process) isCalled(name string) bool {
 	return false
 }
 
-// isAgent says whether it runs this program.
+// isAgent says whether it runs this program; its command line tells, as its file may not be looked at without capabilities.
 func (p process) isAgent() bool {
 	own, err := os.Executable()
-	return err == nil && len(p.arguments) > 0 && filepath.Base(p.arguments[0]) == filepath.Base(own) && p.id != os.Getpid()
+	if err != nil || len(p.arguments) < 2 || filepath.Base(p.arguments[0]) != filepath.Base(own) {
+		return false
+	}
+	return slices.Contains([]string{"freeze", "kill", "heal"}, p.arguments[1]) && slices.Contains(p.arguments, "--entry")
 }
 
 func (p process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.id) }
