@@ -79,9 +79,13 @@ def test_a_lab_serves_logs_its_instants_and_leaves_nothing_behind(tmp_path: Path
         assert {
             "kubeconfig",
             "context",
+            "state",
+            "nodes",
             "namespace",
             "url",
             "prometheus",
+            "toxiproxy",
+            "gateway",
             "log",
             "control",
             "pod_header",
@@ -97,6 +101,9 @@ def test_a_lab_serves_logs_its_instants_and_leaves_nothing_behind(tmp_path: Path
         walls = [row["wall"] for row in running.instants() if row.get("pod") == pod]
         assert abs(walls[-1] - time.time()) < 60
         assert members(tmp_path)
+        told = Path(running.ready["state"]) / "ready.json"
+        assert json.loads(told.read_text()) == {"kind": "embedded"} | running.ready
+    assert not told.exists()
     assert running.process.returncode == 0
     assert members(tmp_path) == []
 
