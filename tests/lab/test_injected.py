@@ -206,3 +206,25 @@ async def test_an_image_that_is_not_there_is_waited_for(lab: Inside, policy: str
     await start(lab)
     inject(lab, "look", image="nobody/nothing:1", imagePullPolicy=policy, command=["true"])
     await lab.until(lambda: state(lab, "look").get("waiting", {}).get("reason") == reason)
+
+
+async def test_a_killed_engine_core_is_noticed_by_the_liveness_probe(lab: Inside) -> None:
+    """The whole of a drill that kills an engine: the server stays, answers 503, and is started anew."""
+    flags = ["--host=$(POD_IP)", "--port=8000", "--startup=0", "--engine-process", "--engine-death=stay"]
+    check = {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1}
+    container = {
+        "name": "main",
+        "image": "lab/test:1",
+        "command": ["python3", "-m", "chaosrunner.lab.workload.model_server", *flags],
+        "startupProbe": check | {"failureThreshold": 30},
+        "livenessProbe": check | {"failureThreshold": 2},
+    }
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    lab.store.create("pods", {"metadata": {"name": "pod", "namespace": NAMESPACE}, "spec": spec})
+    await lab.until(lambda: any(entry["started"] for entry in pod(lab)["status"].get("containerStatuses", ())))
+    inject(lab, "fault", "kill", "--entry", "E1", "--process", "VLLM::EngineCore")
+    assert "VLLM::EngineCor" in (await ended(lab, "fault"))["told"]["text"]
+    await lab.until(lambda: pod(lab)["status"]["containerStatuses"][0]["restartCount"] == 1, seconds=30)
+    events = [event["message"] for event in lab.store.list("events", NAMESPACE)]
+    assert "Liveness probe failed: HTTP probe failed with statuscode: 503" in events
+    assert "Container main failed liveness probe, will be restarted" in events

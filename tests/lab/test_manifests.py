@@ -86,3 +86,12 @@ def test_every_program_logs_its_requests_into_the_labs_folder() -> None:
 def test_manifests_of_the_spec_come_last_and_as_they_are() -> None:
     given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "extra"}}
     assert manifests.objects(spec.build({"manifests": [given]}), embedded())[-1] == given
+
+
+def test_a_liveness_probe_is_there_where_asked_for() -> None:
+    def model(**entries: Any) -> Json:
+        return dict(of(embedded(), **entries)["Deployment lab/model"]["spec"]["template"]["spec"]["containers"][0])
+
+    assert "livenessProbe" not in model()
+    probe = model(liveness=3)["livenessProbe"]
+    assert (probe["httpGet"]["path"], probe["periodSeconds"], probe["failureThreshold"]) == ("/health", 1, 3)
