@@ -67,6 +67,7 @@ class Standing:
     pods: int
     """How many Pods it hit."""
     ended: bool = False
+    ending: anyio.Lock = field(default_factory=anyio.Lock)
 
 
 @dataclass
@@ -220,16 +221,17 @@ class Stage:
             log.warning("a fault was not ended in time", step=standing.step.title, reason=ended.reason)
 
     async def _end(self, standing: Standing) -> Ended:
-        """Takes a fault back, and looks whether it is gone; once."""
-        if standing.ended:
-            return Ended()
-        standing.ended = True
-        with anyio.CancelScope(shield=True):  # an abort must not stop it half-way; what is left then is undone again
+        """Takes a fault back, and looks whether it is gone; once. Whoever comes second waits for the first."""
+        async with standing.ending:
+            return Ended() if standing.ended else await self._undone(standing)
+
+    async def _undone(self, standing: Standing) -> Ended:
+        with anyio.CancelScope(shield=True):  # an abort must not stop it half-way
             results = await standing.fault.undo(standing.context)
-            wrong = [f"{result.target.name}: {result.detail}" for result in results if not result.ok]
-            ended = Ended("failed", f"not undone: {'; '.join(wrong)}") if wrong else await self._gone(standing)
-        standing.ended = not wrong
-        return ended
+        if wrong := [f"{result.target.name}: {result.detail}" for result in results if not result.ok]:
+            return Ended("failed", f"not undone: {'; '.join(wrong)}")
+        standing.ended = True
+        return await self._gone(standing)
 
     async def verify_undone(self) -> None:
         """Looks whether the faults that stood until the end are gone, after somebody undid them."""

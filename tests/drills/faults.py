@@ -40,7 +40,7 @@ DRILLS = {
     "lab-freeze-engine": Plan("freeze", loses=HANGS),
     "lab-kill-engine": Plan("kill", heals=False, loses=DIES),
     "lab-kill-container": Plan("kill", heals=False, loses=DIES),
-    "lab-node-loss": Plan("command", loses=HANGS | DIES, parameters=(("duration", "12s"),)),
+    "lab-node-loss": Plan("command", loses=HANGS | DIES),
     "lab-rolling-restart-under-load": Plan("rollout_restart", heals=False),
     "lab-scale-down-under-load": Plan("scale"),
 }
