@@ -39,6 +39,7 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     verdict was: this command reports, `run` judges.
     """
     from chaosrunner.analysis import AnalysisContext, analyse
+    from chaosrunner.cli import guardians
     from chaosrunner.cli.output import out, print_json
     from chaosrunner.reports import headline, junit, markdown, render, sections
     from chaosrunner.reports.load import load_headline, load_sections
@@ -67,6 +68,8 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
         click.echo(markdown(f"{facts.run.drill} {facts.run.id}", first, parts), nl=False)
     else:
         render(out(), first, parts)
+        if (did := guardians.in_words(found.folder)) is not None:
+            click.echo(f"\n{did}")
         click.echo(f"\nrecording: {found.folder}")
     return code
 
@@ -87,7 +90,7 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     "--kind",
     "kinds",
     metavar="KIND,...",
-    help="Only these kinds: run, step, action, journal, clock, skew, prober, worker, request_sent, request_headers, "
+    help="Only these kinds: run, step, action, journal, effect, clock, skew, prober, worker, request_sent, request_headers, "
     "request, pod, endpoints, node, pdb, event, alerts, watch. Where absent, all but clock, skew and prober.",
 )
 @click.option("--from", "begin", type=float, metavar="SECOND", help="Only rows from this second of the recording on.")

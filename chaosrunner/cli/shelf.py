@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from chaosrunner.cli import guardians
 from chaosrunner.cli.leftovers import lives
 from chaosrunner.errors import UserError
 from chaosrunner.journal.journal import NAME as JOURNAL
@@ -34,6 +35,8 @@ class Listed(msgspec.Struct):
     bytes: int
     to_undo: int
     """Changes that `recover` would look at."""
+    guardian: str | None
+    """What the run's guardian did; null where it had nothing to do."""
     folder: str
 
 
@@ -47,7 +50,7 @@ def table(runs: list[Listed]) -> Table:
         (
             run.drill,
             run.run,
-            Cell((run.verdict or run.state).replace("_", " "), STYLES.get(run.verdict or "", "warn")),
+            Cell(_verdict(run), STYLES.get(run.verdict or "", "warn")),
             "–" if run.requests is None else str(run.requests),
             f"{run.bytes / 1e6:.1f} MB",
             str(run.to_undo or ""),
@@ -56,6 +59,11 @@ def table(runs: list[Listed]) -> Table:
     ]
     columns = ("drill", "run (UTC)", "verdict", "requests", "size", "to undo")
     return Table(columns, rows, right=frozenset({3, 4, 5}), wrap=frozenset({0}))
+
+
+def _verdict(run: Listed) -> str:
+    said = (run.verdict or run.state).replace("_", " ")
+    return f"{said}, put back by its guardian" if run.guardian and run.state == "crashed" and not run.to_undo else said
 
 
 def prune(root: Path, *, keep: int | None, older_than: float | None, dry_run: bool) -> Iterator[Path]:
@@ -104,5 +112,6 @@ def _listed(recording: reader.Recording) -> Listed:
         requests=manifest.rows.get("request", 0) if state == "ended" else None,
         bytes=sum(path.stat().st_size for path in recording.folder.iterdir() if path.is_file()),
         to_undo=0 if state == "running" else _to_undo(recording),
+        guardian=guardians.in_words(recording.folder),
         folder=str(recording.folder),
     )

@@ -67,7 +67,7 @@ async def prepared(
     name_cluster: NameCluster | None,
     guard: Guard,
 ) -> AsyncIterator[Prepared]:
-    """Plans, asks, and holds the Lease on the target for the length of the block, with a guardian beside.
+    """Plans, asks, and starts a guardian; the Lease on the target, which `lock` takes, is released after the block.
 
     Raises Refused when the plan, the lease or the cluster says no, UserError for bad input.
     """
@@ -89,8 +89,6 @@ async def prepared(
         lease = _lease(cluster, plan, run)
         guarded = _guarded(guard, cluster, plan, lease)
     try:
-        with _reachable():
-            await _lock(lease)
         yield Prepared(
             run=run,
             bound=bound,
@@ -150,10 +148,11 @@ def _lease(cluster: Cluster, plan: Plan, run: str) -> Lease:
     return Lease(cluster=cluster, namespace=plan.workload.namespace, name=name, holder=run)
 
 
-async def _lock(lease: Lease) -> None:
-    """Takes the Lease. Raises Refused if somebody else holds it."""
+async def lock(lease: Lease) -> None:
+    """Takes the Lease. Raises Refused if somebody else holds it, or the cluster cannot be reached."""
     try:
-        taken = await lease.acquire()
+        with _reachable():
+            taken = await lease.acquire()
     except RuntimeError as error:
         raise Refused(str(error)) from None
     if taken:

@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -31,6 +31,7 @@ from chaosrunner.engine.conditions import Conditions
 from chaosrunner.engine.describe import manifest_of
 from chaosrunner.engine.guarding import Guarded
 from chaosrunner.engine.prepare import Confirm, NameCluster, Prepared, prepared
+from chaosrunner.engine.prepare import lock as lock_target
 from chaosrunner.engine.steps import Stage
 from chaosrunner.engine.supervise import Supervisor, signals_held
 from chaosrunner.errors import Refused, UserError
@@ -39,7 +40,7 @@ from chaosrunner.journal import lock
 from chaosrunner.journal.guardian import Watch
 from chaosrunner.journal.journal import NAME as JOURNAL
 from chaosrunner.journal.journal import Connection, Journal
-from chaosrunner.journal.undo import mark, undo_all
+from chaosrunner.journal.undo import command, mark, undo_all
 from chaosrunner.observers import AlertScope, LastLook, ObserveScope, observe
 from chaosrunner.plan.aim import Means
 from chaosrunner.plan.limits import Guard
@@ -273,6 +274,12 @@ class _Run:
     # --- the run ----------------------------------------------------------------------------------------
 
     async def execute(self) -> Finished:
+        """Raises Refused, and leaves no recording, where the target is locked by somebody else."""
+        try:
+            await lock_target(self.lease)  # with a recording by then that names the holder, should it die
+        except BaseException:
+            self._discard()
+            raise
         self._listen("live analysis", self.live.feed, self._failed)
         self._listen("conditions", self.conditions.feed, self._failed)
         if self.options.follow:
@@ -308,6 +315,15 @@ class _Run:
         if self.bug is not None:
             raise self.bug
         return Finished(self.folder, facts or self.live.facts())
+
+    def _discard(self) -> None:
+        """Nothing has begun: there is nothing to tell."""
+        self.journal.close()
+        os.close(self.lock)
+        self.writer.discard()
+        for folder in (self.folder.parent, self.options.timelines):
+            with suppress(OSError):  # others are there
+                folder.rmdir()
 
     async def _guarded(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
         """Runs a part of the run. One that fails aborts the run, which is still undone, drained and analysed."""
@@ -415,7 +431,9 @@ class _Run:
                 await self._guarded("look at what was undone", self.stage.verify_undone)
         for entry in self.journal.open():
             if self.journal.state(entry) != "undo_failed":
-                await mark(self.journal, entry, "undo_failed", why or f"not undone within {limit:.0f} s")
+                detail = why or f"not undone within {limit:.0f} s"
+                log.error("undo failed", target=entry.target.name, detail=detail, command=command(entry))
+                await mark(self.journal, entry, "undo_failed", detail)
 
     def _counted(self, row: rows.Row) -> None:
         """As `emit`, for rows of what this process sends."""

@@ -80,6 +80,10 @@ class Watch:
     least: float = LEAST
 
 
+BY_HAND = "undo-by-hand.txt"
+"""File in the recording's folder with the commands for what the guardian could not undo."""
+
+
 class Notes:
     """Writes what the guardian does to the recording's folder, each line at once."""
 

@@ -17,7 +17,7 @@ from chaosrunner.cluster import Cluster, ClusterConfig, Unreachable, connect
 from chaosrunner.cluster import lease as leases
 from chaosrunner.cluster.patience import Backoff
 from chaosrunner.errors import UserError
-from chaosrunner.journal.guardian import Notes, Watch
+from chaosrunner.journal.guardian import BY_HAND, Notes, Watch
 from chaosrunner.journal.journal import Connection
 from chaosrunner.journal.recover import recover, same_cluster
 from chaosrunner.journal.undo import UndoResult
@@ -26,8 +26,7 @@ from chaosrunner.timeline.clock import Clock
 log = structlog.get_logger()
 
 LOG = "guardian.log"
-BY_HAND = "undo-by-hand.txt"
-"""File in the recording's folder with the commands for what the guardian could not undo."""
+"""File in the recording's folder with what the guardian has to say."""
 
 
 def take_over(told: Watch, notes: Notes, *, patience: float) -> None:

@@ -7,6 +7,7 @@ that was seen. (The loss of the machine may; the journal, which must survive tha
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -83,6 +84,12 @@ class Writer:
     def save_manifest(self) -> None:
         encoded = self._redactor.json(msgspec.json.encode(self.manifest))
         manifests.write(self.folder, msgspec.json.decode(encoded, type=manifests.Manifest))
+
+    def discard(self) -> None:
+        """Removes the recording."""
+        os.close(self._file)
+        self._file = -1
+        shutil.rmtree(self.folder)
 
     def close(self) -> None:
         """Ends the recording: Parquet files, hashes, the final manifest. Rows can no longer be emitted.

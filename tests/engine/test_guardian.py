@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ import psutil
 import pytest
 
 from chaosrunner.journal import guardian as guardians
-from chaosrunner.journal.takeover import BY_HAND
 from tests.engine import drills
 from tests.engine.drills import BASELINE, hold
 from tests.engine.lab import Lab, wait_for
@@ -69,6 +69,10 @@ def test_a_guardian_undoes_what_a_killed_process_group_left_and_frees_its_target
     assert told(tmp_path)[-1] | {"left": 0, "freed": True} == told(tmp_path)[-1]
     code, out, _ = drills.invoke("recover", "--timelines", str(tmp_path), "-o", "json")
     assert (code, json.loads(out)) == (0, [])
+    _, out, _ = drills.invoke("report", "latest", "--timelines", str(tmp_path))
+    assert re.search(r"\nits guardian took over: the runner died; node/\S+ undone; its target was freed\n", out)
+    _, out, _ = drills.invoke("runs", "list", "--timelines", str(tmp_path))
+    assert "crashed, put back by its guardian" in out
 
 
 def test_the_guardian_of_a_run_that_ends_goes_with_it_and_leaves_no_trace(lab: Lab, tmp_path: Path) -> None:
@@ -130,5 +134,5 @@ def test_what_a_guardian_cannot_undo_is_told_with_the_command_that_does_it(
     (node,) = lab.cordoned()
     wait_for(lambda: "ended" in events(tmp_path), 30)
     assert events(tmp_path) == ["took_over", "undo_failed", "ended"]
-    (by_hand,) = tmp_path.glob(f"*/*/{BY_HAND}")
+    (by_hand,) = tmp_path.glob(f"*/*/{guardians.BY_HAND}")
     assert f"patch node {node} --type=merge" in by_hand.read_text()

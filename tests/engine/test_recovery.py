@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,25 @@ def test_a_second_signal_does_not_wait_for_the_streams(lab: Lab, tmp_path: Path)
     assert facts["outcomes"]["all"] == {"cancelled": 2}
     assert facts["success_rate"]["all"]["total"] == 0
     assert facts["unfinished"] == []
+
+
+def test_a_second_signal_does_not_wait_for_an_api_server_that_is_away(lab: Lab, proxy: Proxy, tmp_path: Path) -> None:
+    """The first one would wait until the drill's deadline, an hour from now."""
+    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, hold(60)])
+    assert proxy.kubeconfig is not None
+    process = drills.start(drill, proxy.kubeconfig, tmp_path, "-o", "json")
+    wait_for(lambda: cordon_recorded(tmp_path))
+    (node,) = lab.cordoned()
+    proxy.cut()
+    process.terminate()
+    wait_for(lambda: any(isinstance(r, rows.Run) and r.event == "aborting" for r in drills.recorded(tmp_path)))
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=2)
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 5, err
+    assert f"patch node {node} --type=merge" in err
+    assert json.loads(out)["reason"] == f"cordon of {node} could not be undone"
 
 
 def test_an_abort_in_the_middle_of_a_change_waits_for_its_answer(lab: Lab, proxy: Proxy, tmp_path: Path) -> None:

@@ -66,8 +66,11 @@ async def label_node(cluster: Cluster, lab: Lab, now: Snapshot) -> Snapshot:
 
 
 async def cordon_too(cluster: Cluster, lab: Lab, now: Snapshot) -> Snapshot:
+    """Brings the node back and cordons it again: to write the same value over ours changes nothing, and the API server
+    notes no writer for it."""
     name = _changed_node(now, "unschedulable")
-    await _patch(cluster, NODES, name, None, {"spec": {"unschedulable": True}})
+    for wanted in (None, True):
+        await _patch(cluster, NODES, name, None, {"spec": {"unschedulable": wanted}})
     return {f"node/{name}/unschedulable": True}
 
 
