@@ -73,7 +73,7 @@ def _sum(came: list[Came], residue: int, seconds: float) -> None:
         "runs": len(came),
         "killed": len(killed),
         "ended_before": len(came) - len(killed),
-        "within_50_ms_of_a_journal_line": sum(one.near is not None and one.near <= NEAR for one in killed),
+        "within_50_ms_after_a_call": sum(one.near is not None and one.near <= NEAR for one in killed),
         "with_guardian": sum(one.by == "recover" for one in killed),
         "undone_by": Counter(one.by for one in came),
         "journal_at_death": Counter(state for one in killed for state in one.states),

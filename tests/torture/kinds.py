@@ -36,8 +36,6 @@ class Kind:
     drill: dict[str, Any]
     """What its drill says beside the usual."""
     foreign: tuple[Foreign, ...] = ()
-    journaled: bool = True
-    """Whether it changes what is to be put back."""
 
 
 def hold(seconds: float) -> dict[str, Any]:
@@ -145,11 +143,11 @@ KINDS = {
         Kind("taint", _timed("taint", nodes=1, of="workload", **TAINT), {}, (label_node, taint_too)),
         Kind("scale", _timed("scale", by=1), {}, (scale_too,)),
         Kind("scale-down", _held({"scale": {"by": -1}}), {}, (scale_too,)),
-        Kind("restart", _held({"rollout-restart": {}}), {}, journaled=False),
-        Kind("evict", _held({"evict": {"pods": 1}}), {}, journaled=False),
-        Kind("delete-pod", _held({"delete-pod": {"pods": 1}}), {}, journaled=False),
+        Kind("restart", _held({"rollout-restart": {}}), {}),
+        Kind("evict", _held({"evict": {"pods": 1}}), {}),
+        Kind("delete-pod", _held({"delete-pod": {"pods": 1}}), {}),
         Kind("freeze", lambda _, seconds: [{"freeze": {"pods": 1, "for": "1500ms"}}, hold(seconds)], {}),
-        Kind("kill", _held({"kill": {"pods": 1}}), {}, journaled=False),
+        Kind("kill", _held({"kill": {"pods": 1}}), {}),
         Kind("command", _touch, {}),
         Kind("toxiproxy-latency", _network({"latency": "50ms", "peer": "gateway"}), TOXIPROXY, (change_toxic,)),
         Kind("toxiproxy-partition", _network({"partition": True, "peer": "gateway"}), TOXIPROXY),

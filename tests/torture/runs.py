@@ -25,11 +25,14 @@ from chaosrunner.cluster.resources import DEPLOYMENTS, LEASES, NETWORK_POLICIES,
 from chaosrunner.engine import Options, run_drill
 from chaosrunner.journal import journal as journals
 from chaosrunner.playbook import load_drill
+from chaosrunner.timeline import manifest as manifests
 from chaosrunner.timeline.clock import Clock
 from tests.torture.kinds import HOLD, KINDS, MERGE_PATCH, Kind
 from tests.torture.state import Snapshot, differences, residue, snapshot, toxiproxy, unsettled
 from tests.torture.world import Lab
 
+CALL = b'"kind":"action"'
+"""In a row of a call that changes something."""
 NEAR = 0.05
 """Seconds around a changing request in which half of the runs are killed."""
 RECOVERY_LIMIT = 90.0
@@ -44,10 +47,10 @@ class Plan:
 
     number: int
     kind: Kind
-    line: int | None
-    """Killed after so many lines of the journal; None: at any instant."""
+    row: int | None
+    """Killed after so many rows of calls that change something (two a call: sent, answered); None: at any instant."""
     delay: float
-    """Seconds from that line; else the part of an ordinary run's length."""
+    """Seconds from that row; else the part of an ordinary run's length."""
     guardian: bool
     """Whether the guardian is killed with it."""
     guardian_first: bool
@@ -59,13 +62,10 @@ class Plan:
         random = Random(f"{seed}/{number}")
         kind = kinds[number % len(kinds)]
         foreign = random.randrange(len(kind.foreign)) if kind.foreign and random.random() < FOREIGN_SHARE else None
-        near = (random.random() < 0.5 or foreign is not None) and kind.journaled
-        line = random.choice((1, 1, 2, 2, 3)) if near and foreign is None else (2 if near else None)
-        before_undo = line == 2 and random.random() < 0.5
-        delay = random.uniform(0, NEAR) if near else random.random()
-        if before_undo:
-            delay = HOLD + random.uniform(-NEAR, NEAR)
-        return cls(number, kind, line, delay, random.random() < 1 / 3, random.random() < 0.5, foreign)
+        near = random.random() < 0.5
+        row = random.randint(1, 4) if near else None
+        delay = random.uniform(0, NEAR) ** 2 / NEAR if near else random.random()  # to see a row takes time as well
+        return cls(number, kind, row, delay, random.random() < 1 / 3, random.random() < 0.5, foreign)
 
 
 FOREIGN_HOLD = 10.0
@@ -89,7 +89,7 @@ class Came:
     died: float = 0.0
     """Unix seconds."""
     near: float | None = None
-    """Seconds between its death and the nearest line of its journal."""
+    """Seconds from the last call that changes something, sent or answered, to its death."""
     foreign: bool = False
     left: list[str] = field(default_factory=list)
     """What differs from before, and from what somebody else wanted."""
@@ -194,8 +194,10 @@ class Torture:
         """Waits for the instant and kills. A pidfd of the guardian that lives on, None where there is none."""
         file = os.pidfd_open(runner)
         limit = time.monotonic() + 60
-        at = None if plan.line is not None else time.monotonic() + plan.delay * self.length
+        near = plan.row is not None or plan.foreign is not None
+        at = None if near else time.monotonic() + plan.delay * self.length
         journal: Path | None = None
+        rows = _Rows(timelines)
         guardian: int | None = None
         while time.monotonic() < limit:
             if select.select([file], [], [], 0.001)[0]:
@@ -206,10 +208,14 @@ class Torture:
             journal = journal or next(iter(timelines.glob("*/*/journal.jsonl")), None)
             if journal is not None and guardian is None:
                 guardian = _guardian(runner)
-            if at is None and journal is not None and journal.read_bytes().count(b"\n") >= (plan.line or 0):
-                if plan.foreign is not None:
-                    wanted |= self._ask(partial(self._change, plan.kind.foreign[plan.foreign]))
-                    came.foreign = True
+            if at is not None:
+                continue
+            if plan.foreign is None:
+                if rows.calls() >= (plan.row or 0):
+                    at = time.monotonic() + plan.delay
+            elif journal is not None and b'"applied"' in journal.read_bytes():
+                wanted |= self._ask(partial(self._change, plan.kind.foreign[plan.foreign]))
+                came.foreign = True
                 at = time.monotonic() + plan.delay
         guardian = None if came.ended else guardian or _guardian(runner)
         watched: int | None = None
@@ -255,8 +261,10 @@ class Torture:
     def _note(self, came: Came, timelines: Path) -> None:
         for path in timelines.glob("*/*/journal.jsonl"):
             came.states = [state for _, state in journals.read(path)]
-            walls = [line["wall"] for line in map(_decoded, path.read_bytes().split(b"\n")) if line]
-            came.near = min((abs(came.died - wall) for wall in walls), default=None)
+        for path in timelines.glob("*/*/rows.jsonl"):
+            anchor = manifests.read(path.parent).anchor
+            calls = [_decoded(line) for line in path.read_bytes().split(b"\n") if CALL in line]
+            came.near = min((abs(came.died - anchor - call["at"]) for call in calls if call), default=None)
 
     def _judge(self, came: Came, wanted: Snapshot) -> None:
         """Compares; what the API server has to do by itself, and what a drill's own limits end, has time."""
@@ -333,6 +341,27 @@ class Torture:
                 return await task(cluster)
 
         return anyio.run(run)
+
+
+class _Rows:
+    """The rows of the only run below a folder, as they come."""
+
+    def __init__(self, timelines: Path) -> None:
+        self._timelines = timelines
+        self._path: Path | None = None
+        self._read = 0
+        self._calls = 0
+
+    def calls(self) -> int:
+        """How many rows of calls that change something there are so far."""
+        self._path = self._path or next(iter(self._timelines.glob("*/*/rows.jsonl")), None)
+        if self._path is not None and self._path.stat().st_size > self._read:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                new = file.read()
+            self._read += len(new)
+            self._calls += new.count(CALL)
+        return self._calls
 
 
 def _may_pass(left: list[str]) -> bool:
