@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 
 from chaosrunner import logs
-from tests.torture.kinds import KINDS
+from tests.torture.kinds import KINDS, REAL
 from tests.torture.runs import NEAR, Came, Torture
-from tests.torture.world import embedded
+from tests.torture.world import embedded, real
 
 
 def main() -> int:
@@ -29,14 +29,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
     parser.add_argument("--only", type=int, help="only the run of this number")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="only these kinds of drills")
+    parser.add_argument("--kinds", help="only these kinds of drills, with commas")
+    parser.add_argument("--lab", choices=("embedded", "real"), default="embedded")
+    parser.add_argument("--state", type=Path, default=Path("/var/lib/lab-torture"), help="state folder of the real lab")
     parser.add_argument("--keep", type=Path, help="folder for the recordings; a temporary one where absent")
     given = parser.parse_args()
     logs.configure(level="error")
     with tempfile.TemporaryDirectory(prefix="torture-") as temporary:
         folder = given.keep or Path(temporary)
-        with embedded(folder / "lab") as lab:
-            torture = Torture(lab, folder, given.seed, given.kinds.split(","))
+        real_one = given.lab == "real"
+        kinds = given.kinds.split(",") if given.kinds else list(REAL if real_one else KINDS)
+        with real(folder / "lab", given.state) if real_one else embedded(folder / "lab") as lab:
+            torture = Torture(lab, folder, given.seed, kinds)
             numbers = [given.only] if given.only is not None else range(given.first, given.first + given.runs)
             came: list[Came] = []
             began = time.monotonic()

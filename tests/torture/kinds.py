@@ -159,4 +159,15 @@ KINDS = {
         ),
     )
 }
-"""On the embedded lab."""
+"""On both labs."""
+
+IN_THE_POD = {"drivers": {"network": "ephemeral-container"}}
+EFFECTS: dict[str, dict[str, Any]] = {
+    "partition": {"partition": True},
+    "reject": {"reject": True},
+    "loss": {"loss": "30%"},
+    "rate": {"rate": "1mbit"},
+    "isolate": {"partition": True, "ready": "lost"},
+}
+REAL = KINDS | {f"pod-{name}": Kind(f"pod-{name}", _network(effect), IN_THE_POD) for name, effect in EFFECTS.items()}
+"""On the real lab, where Pods have networks of their own."""

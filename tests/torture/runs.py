@@ -27,7 +27,7 @@ from chaosrunner.journal import journal as journals
 from chaosrunner.playbook import load_drill
 from chaosrunner.timeline import manifest as manifests
 from chaosrunner.timeline.clock import Clock
-from tests.torture.kinds import HOLD, KINDS, MERGE_PATCH, Kind
+from tests.torture.kinds import HOLD, MERGE_PATCH, REAL, Kind
 from tests.torture.state import Snapshot, differences, residue, snapshot, toxiproxy, unsettled
 from tests.torture.world import Lab
 
@@ -37,7 +37,7 @@ NEAR = 0.05
 """Seconds around a changing request in which half of the runs are killed."""
 RECOVERY_LIMIT = 90.0
 """Longest wait for a guardian, seconds."""
-SETTLE_LIMIT = 30.0
+SETTLE_LIMIT = 60.0
 """Longest wait for what goes by itself, seconds."""
 
 
@@ -110,7 +110,7 @@ class Torture:
         self.lab = lab
         self.folder = folder
         self.seed = seed
-        self.kinds = [KINDS[name] for name in kinds]
+        self.kinds = [REAL[name] for name in kinds]
         self.length = 4.0
         """Of an ordinary run, seconds; learned."""
         (folder / "marks").mkdir(parents=True, exist_ok=True)

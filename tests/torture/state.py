@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -74,13 +75,26 @@ async def unsettled(cluster: Cluster, lab: Lab) -> Snapshot:
     wanted = (await cluster.get(DEPLOYMENTS, lab.deployment, lab.namespace)).body["spec"]["replicas"]
     if ready != wanted:
         found["pods/ready"] = f"{ready} of {wanted}"
+    networks: dict[int, int] = {}
     for process in psutil.Process(lab.pid).children(recursive=True):
         try:
+            if lab.real:
+                networks[os.stat(f"/proc/{process.pid}/ns/net").st_ino] = process.pid  # noqa: PTH116
             if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
                 found[f"stopped/{process.pid}"] = " ".join(process.cmdline())
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, FileNotFoundError):
             continue
+    for pid in networks.values():
+        for table in _tables(pid):
+            found[f"rules/{pid}/{table}"] = True
     return found
+
+
+def _tables(pid: int) -> list[str]:
+    """Tables of ours in the network of a process (nftables)."""
+    command = ["nsenter", f"--net=/proc/{pid}/ns/net", "nft", "list", "tables"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [line for line in listed.stdout.splitlines() if OURS in line]
 
 
 async def residue(cluster: Cluster, lab: Lab) -> int:
