@@ -42,6 +42,8 @@ from chaosrunner.playbook.models import (
     NodeTarget,
     Playbook,
     PodSet,
+    RolloutRestart,
+    Scale,
     Step,
     Taint,
 )
@@ -203,6 +205,9 @@ def _steps(needs: _Needs, drill: Drill, playbook: Playbook, namespace: str) -> N
             case Freeze() | Kill():
                 _agent(needs, namespace, None)
                 _announcing(needs, namespace)
+            case Scale() | RolloutRestart():
+                _workload(needs, step, drill.workload.controller)
+                _announcing(needs, namespace)
             case Drain():
                 needs.add("list", PODS, "finding every Pod of a node", namespace=None)
                 unseen = "a Pod whose DaemonSet is gone is taken for one that is managed, and left on the node"
@@ -214,6 +219,16 @@ def _steps(needs: _Needs, drill: Drill, playbook: Playbook, namespace: str) -> N
             case Taint(effect="NoExecute"):
                 needs.add("list", PODS, "finding every Pod that a taint throws out", namespace=None)
     _nodes(needs, [step for step in playbook.steps if isinstance(step.body, NodeTarget)])
+
+
+def _workload(needs: _Needs, step: Step, controller: str | None) -> None:
+    """The workload's controller is changed itself. Of a drill that names none it is looked up on the cluster."""
+    owners = _above_pods(controller, ())[-1:] if controller else (DEPLOYMENTS, STATEFUL_SETS)
+    names = [controller.partition("/")[2]] if controller else []
+    for owner in owners:
+        needs.add(
+            "get patch", owner, f"{step.kind}: changing the workload's controller, and putting it back", names=names
+        )
 
 
 def _peer(needs: _Needs, drill: Drill, body: Network, namespace: str) -> None:

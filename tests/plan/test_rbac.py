@@ -113,6 +113,25 @@ def test_a_driver_needs_its_own_rights(tmp_path: Path) -> None:
     assert "patch pods in inference" not in of("toxiproxy")
 
 
+def test_faults_inside_pods_are_put_there_and_read_not_executed(tmp_path: Path) -> None:
+    put, read = "patch pods/ephemeralcontainers in inference", "get pods/log in inference"
+    for step in ("freeze: {pods: 1}", "kill: {pods: 1}", "network: {partition: true, peer: everywhere}"):
+        found = _needs(bound(tmp_path, step))
+        assert found[put]
+        assert found["get pods in inference"]
+        assert not found[read]
+        assert not [right for right in found if "exec" in right or right == "patch pods in inference"]
+    peer = "network: {partition: true, peer: {selector: app=caller, namespace: front}}"
+    assert _needs(bound(tmp_path, peer))["list pods in front"]
+
+
+def test_the_workload_itself_is_changed_by_name(tmp_path: Path) -> None:
+    for step in ("scale: {by: -1}", "rollout-restart: {}"):
+        assert "patch deployments.apps chat in inference" in rights(bound(tmp_path, step))
+        unnamed = rights(bound(tmp_path, step, controller=None))
+        assert {"patch deployments.apps in inference", "patch statefulsets.apps in inference"} <= unnamed
+
+
 def _needs(drill: BoundDrill) -> dict[str, bool]:
     """Rights, and whether each is required."""
     return {right.right: right.required for right in needs(drill.drill, drill.playbook, "inference").values()}
