@@ -25,8 +25,8 @@ from chaosrunner.journal.undo import CONFLICTS, send_patch
 LABEL = "chaosrunner.dev/cut"
 """Label by which the policy chooses its one Pod; its value is the entry's id."""
 
-PROGRAMMING = 2.0
-"""Seconds that a network plugin may take until it enforces a policy."""
+PROGRAMMING = 5.0
+"""Seconds that a network plugin may take until it enforces a policy: what passes before is no proof."""
 
 LOOK = 5.0
 """Seconds for which is looked whether callers still reach the Pod."""
