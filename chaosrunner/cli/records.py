@@ -40,8 +40,11 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     """
     from chaosrunner.analysis import AnalysisContext, analyse
     from chaosrunner.cli.output import out, print_json
-    from chaosrunner.reports import headline, junit, markdown, render, sections
+    from chaosrunner.reports.junit import junit
     from chaosrunner.reports.load import load_headline, load_sections
+    from chaosrunner.reports.markdown import markdown
+    from chaosrunner.reports.sections import headline, sections
+    from chaosrunner.reports.terminal import render
     from chaosrunner.timeline import reader
 
     check_target("--junit", junit_file)
@@ -134,7 +137,7 @@ def list_runs(timelines: Path, output: str) -> None:
     """List the recordings, newest first."""
     from chaosrunner.cli import shelf
     from chaosrunner.cli.output import out, print_json
-    from chaosrunner.reports import print_table
+    from chaosrunner.reports.terminal import print_table
 
     listed = shelf.listed(timelines)
     if output == "json":

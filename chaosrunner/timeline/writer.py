@@ -13,11 +13,9 @@ from pathlib import Path
 import msgspec
 
 from chaosrunner.timeline import manifest as manifests
-from chaosrunner.timeline import tables
+from chaosrunner.timeline.files import ROWS
 from chaosrunner.timeline.redact import Redactor
 from chaosrunner.timeline.rows import Emit, Row
-
-ROWS = "rows.jsonl"
 
 _decoder: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
 
@@ -93,6 +91,8 @@ class Writer:
         self._file = -1
         if self._torn:
             return
+        from chaosrunner.timeline import tables  # Arrow, which nobody needs before
+
         tables.convert(self.folder / ROWS, self.folder)
         self.manifest.rows = dict(sorted(self.counts.items()))
         self.manifest.state = "ended"

@@ -11,10 +11,11 @@ import pytest
 from chaosrunner.errors import UserError
 from chaosrunner.timeline import manifest as manifests
 from chaosrunner.timeline import reader, rows, tables
+from chaosrunner.timeline.files import ROWS
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.redact import MASK, Redactor
 from chaosrunner.timeline.tables import REQUEST_SCHEMA
-from chaosrunner.timeline.writer import ROWS, Writer
+from chaosrunner.timeline.writer import Writer
 
 
 def manifest(**changes: object) -> manifests.Manifest:
