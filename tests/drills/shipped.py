@@ -108,8 +108,9 @@ class ShippedDrills:
         assert gone.late_by.value is not None
         assert gone.late_by.value < 0
 
-    def test_the_drained_node_is_schedulable_again(self, rehearsed: Rehearse) -> None:
-        found = rehearsed("lab-drain-node")
+    @pytest.mark.parametrize("drill", ["lab-drain-node"])
+    def test_the_drained_node_is_schedulable_again(self, rehearsed: Rehearse, drill: str) -> None:
+        found = rehearsed(drill)
         nodes: dict[str, list[bool]] = {}
         for row in found.of(rows.Node):
             nodes.setdefault(row.name, []).append(row.unschedulable)
