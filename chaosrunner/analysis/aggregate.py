@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import sqrt
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chaosrunner.analysis.facts import Estimate, Percentiles
+from chaosrunner.analysis.facts import ALL, PHASES, Estimate, Percentiles
 from chaosrunner.analysis.requests import NONE, OUTCOMES, Codes, Floats, Mask, Requests
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Z95 = 1.959963984540054
 """Quantile 0.975 of the standard normal distribution."""
@@ -79,23 +82,44 @@ def incomplete_200(requests: Requests, mask: Mask) -> Mask:
     return np.asarray(requests.counted & mask & (requests.status == 200) & ~requests.success)
 
 
-def outcome_table(requests: Requests, phases: Mapping[str, Mask]) -> dict[str, dict[str, int]]:
-    """Phase or `all` -> outcome -> count, in the order of the outcome table; probe-once apart."""
-    return {name: _counts(requests.outcome[mask & ~requests.once]) for name, mask in phases.items()}
+def frame(requests: Requests, phases: Codes, straddling: Mask) -> pd.DataFrame:
+    """One row a request, probe-once apart.
 
+    phase and outcome as categories; status (-1 without one); success; straddles (ended in a later phase than it was
+    sent in); each latency in seconds (NaN where undefined; chunk_gap: the largest of the request).
+    """
+    import pandas as pd  # half a second of its own: only whoever analyses a run waits for it
 
-def _counts(outcomes: Codes) -> dict[str, int]:
-    counted = np.bincount(outcomes, minlength=len(OUTCOMES)).tolist()
-    return {name: count for name, count in zip(OUTCOMES, counted, strict=True) if count}
-
-
-def status_table(requests: Requests) -> dict[str, int]:
-    """HTTP status, or `none` -> requests; probe-once apart."""
-    found, counts = np.unique(requests.status[~requests.once], return_counts=True)
-    return {
-        "none" if status == NONE else str(status): count
-        for status, count in zip(found.tolist(), counts.tolist(), strict=True)
+    columns: dict[str, object] = {
+        "phase": pd.Categorical.from_codes(phases, pd.Index(PHASES)),
+        "outcome": pd.Categorical.from_codes(requests.outcome, pd.Index(OUTCOMES)),
+        "status": requests.status,
+        "success": requests.success,
+        "straddles": straddling,
     }
+    whole = pd.DataFrame(columns | {metric: requests.latency(metric) for metric in LATENCIES})
+    return whole[~requests.once]
+
+
+def by_phase(ended: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The whole run as `all`, and each phase that has requests."""
+    return {ALL: ended} | {str(name): group for name, group in ended.groupby("phase", observed=True)}
+
+
+def outcome_table(ended: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """Phase or `all` -> outcome -> count, in the order of the outcome table; phases without requests are left out."""
+    return {name: _counts(group["outcome"]) for name, group in by_phase(ended).items()}
+
+
+def _counts(outcomes: pd.Series[Any]) -> dict[str, int]:
+    counted = outcomes.value_counts(sort=False).sort_index()
+    return {str(name): int(count) for name, count in counted.items() if count}
+
+
+def status_table(ended: pd.DataFrame) -> dict[str, int]:
+    """HTTP status, or `none` -> requests."""
+    counted = ended["status"].value_counts(sort=False).sort_index()
+    return {"none" if status == NONE else str(status): int(count) for status, count in counted.items()}
 
 
 def latency(requests: Requests, metric: str, mask: Mask) -> Floats:
@@ -108,14 +132,19 @@ def latency(requests: Requests, metric: str, mask: Mask) -> Floats:
     return np.asarray(values[~np.isnan(values)])
 
 
-def latency_table(
-    requests: Requests, phases: Mapping[str, Mask], straddling: Mask
-) -> dict[str, dict[str, Percentiles]]:
-    """Metric -> phase or `all` -> percentiles over successful requests, with how many of them straddle: ended in a
-    later phase than they were sent in."""
-    good = requests.success & requests.counted
-    crossing = {name: int(np.count_nonzero(good & mask & straddling)) for name, mask in phases.items()}
-    return {
-        metric: {name: percentiles(latency(requests, metric, mask), crossing[name]) for name, mask in phases.items()}
-        for metric in LATENCIES
-    }
+def latency_table(requests: Requests, ended: pd.DataFrame) -> dict[str, dict[str, Percentiles]]:
+    """Metric -> phase or `all` -> percentiles over successful requests; phases without requests are left out."""
+    table: dict[str, dict[str, Percentiles]] = {metric: {} for metric in LATENCIES}
+    gaps, owners = requests.gaps()
+    for name, group in by_phase(ended).items():
+        good = group[group["success"]]
+        straddling = int(good["straddles"].sum())
+        for metric in LATENCIES:
+            if metric == "chunk_gap":  # every gap of a request counts, not only its largest
+                mine = np.zeros(len(requests), dtype=bool)
+                mine[good.index] = True
+                values = gaps[mine[owners]]
+            else:
+                values = good[metric].dropna().to_numpy()
+            table[metric][name] = percentiles(values, straddling)
+    return table

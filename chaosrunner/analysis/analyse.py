@@ -83,6 +83,7 @@ def facts(picture: Picture) -> Facts:
     masks = {ALL: picture.in_phase(ALL)} | {
         name: mask for name in PHASES if (mask := picture.in_phase(name) & ~requests.once).any()
     }
+    ended = aggregate.frame(requests, picture.phase_codes, picture.straddling)
     found = recovery.replacements(picture)
     zero = outages.zero_ready(picture)
     lost, omitted = _lost(picture)
@@ -94,14 +95,14 @@ def facts(picture: Picture) -> Facts:
         incomplete_200={
             name: int(np.count_nonzero(aggregate.incomplete_200(requests, mask))) for name, mask in masks.items()
         },
-        outcomes=aggregate.outcome_table(requests, masks),
-        statuses=aggregate.status_table(requests),
+        outcomes=aggregate.outcome_table(ended),
+        statuses=aggregate.status_table(ended),
         lost_requests=lost,
         lost_omitted=omitted,
         unfinished=_unfinished(picture),
         straddling=requests.text("request", requests.positions(picture.straddling & requests.counted)[:LISTED_LIMIT]),
         once=_once(picture),
-        latency=aggregate.latency_table(requests, masks, picture.straddling),
+        latency=aggregate.latency_table(requests, ended),
         goodput={name: goodput(picture, name, mask) for name, mask in masks.items()},
         good_share={name: good_share(picture, mask) for name, mask in masks.items()},
         throughput=throughput(picture),

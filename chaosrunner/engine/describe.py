@@ -13,7 +13,7 @@ from chaosrunner.engine.prepare import Prepared
 from chaosrunner.journal import process
 from chaosrunner.timeline import manifest as manifests
 
-PACKAGES = ("anyio", "httpx", "msgspec", "numpy", "pyarrow", "pydantic")
+PACKAGES = ("anyio", "httpx", "msgspec", "pandas", "pyarrow", "pydantic")
 """Whose versions a recording keeps, beside the Kubernetes client's."""
 
 

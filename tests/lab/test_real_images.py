@@ -202,7 +202,7 @@ def test_stale_bytecode_is_not_taken(tmp_path: Path) -> None:
 
 def test_the_closure_has_all_that_chaosrunner_requires() -> None:
     names = {each.name.lower() for each in images._closure(("chaosrunner",))}
-    assert {"aiohttp", "httpx", "kubernetes", "numpy", "pyarrow", "pydantic-core", "yarl"} <= {
+    assert {"aiohttp", "httpx", "kubernetes", "pandas", "numpy", "pyarrow", "pydantic-core", "yarl"} <= {
         name.replace("_", "-") for name in names
     }
     # What is for developers, or for a real lab, is not.
@@ -220,14 +220,14 @@ def test_the_runners_image_runs_chaosrunner(workload: Unpacked, tmp_path: Path) 
     assert ended.returncode == 0, ended.stderr
     script = """
 import importlib, io, pkgutil
-import chaosrunner, numpy.testing, pyarrow.dataset, pyarrow.parquet
+import chaosrunner, numpy.testing, pandas, pyarrow.dataset
 for found in pkgutil.walk_packages(chaosrunner.__path__, "chaosrunner."):
     # A lab within the lab it is not.
     if not found.name.startswith("chaosrunner.lab.real") and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
-table = pyarrow.table({"at": [0.5, 1.5], "what": ["a", "b"]})
-pyarrow.parquet.write_table(table, stored := io.BytesIO(), compression="zstd")
-assert pyarrow.parquet.read_table(stored).equals(table)
+table = pandas.DataFrame({"when": pandas.to_datetime(["2026-01-01", "2026-01-02"]), "what": ["a", "b"]})
+table.to_parquet(stored := io.BytesIO())
+assert pandas.read_parquet(stored).equals(table)
 """
     ended = runner.run("python3", "-c", script)
     assert ended.returncode == 0, ended.stderr
