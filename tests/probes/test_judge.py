@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from chaosrunner.http import (
     ConnectRefused,
