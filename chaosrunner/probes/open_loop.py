@@ -88,11 +88,15 @@ class OpenLoad:
 
     async def _send_all(self, users: anyio.abc.TaskGroup) -> None:
         begin, part = self._begin, self._part
+        together = -MOST_LEAD
+        """The first of those that are handed out together, as the next of them would be due before it is looked for."""
         with Timer(self._clock) as timer:
             for number, after in enumerate(arrivals(self._load, f"{self._spec.seed}/{self._spec.name}"), start=1):
                 if not part.sends(number):
                     continue
-                await timer.until(begin + after - self._lead)
+                if after - together >= MOST_LEAD:
+                    together = after
+                    await timer.until(begin + after - self._lead)
                 if number // part.of % BURST == 0:
                     await anyio.lowlevel.checkpoint()
                 if self._stop.is_set():

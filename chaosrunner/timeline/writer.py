@@ -9,6 +9,7 @@ too, is fsynced.)
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 from collections import Counter
 from pathlib import Path
@@ -53,6 +54,7 @@ class Writer:
         self._error: OSError | None = None
         """Why rows could not be written, until somebody has been told."""
         self._file = os.open(folder / ROWS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        atexit.register(self._flush)  # of a run that ends without a close
         self.save_manifest()
 
     def subscribe(self, listener: Emit) -> None:
@@ -133,6 +135,7 @@ class Writer:
         One whose rows could not all be written stays as the death of the process would have left it. Raises OSError.
         """
         self._flush()
+        atexit.unregister(self._flush)
         os.close(self._file)
         self._file = -1
         if self._error is not None:
