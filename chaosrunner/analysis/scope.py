@@ -44,7 +44,7 @@ class MetricScope:
         """`judging` asks for values at the end of the run, which are not known where the recording has no end; else
         the values are those of this instant. `known` is a cache that scopes of one picture and one probe may share,
         where both judge or neither does."""
-        self.picture = picture
+        self.picture = picture.of_probe(probe)
         self._target = target
         self._probe = probe
         self._side = side
@@ -169,7 +169,7 @@ class MetricScope:
         return self._share(good_share(self.picture, self._mask(())))
 
     def _in_flight(self, args: Args, window: float | None) -> Value:
-        flight = self.picture.observations.flight.requests.values()
+        flight = self.picture.flight.requests.values()
         flying = [f for f in flight if self._probe in (None, f.sent.probe)]
         if not args:
             return len(flying)

@@ -44,7 +44,8 @@ def problems(drill: Drill, playbook: Playbook, service: Object | None) -> Iterat
             "in_flight(target) is never known, so the step that waits for it gives up",
             how="give endpoint.pod_header, or the URL of a gateway that names the Pod",
         )
-    if all(probe.connection != "new" for probe in playbook.probes) and (what := _needs_new(playbook, asked)):
+    through = [probe for probe in playbook.probes if probe.target == "endpoint"]
+    if all(probe.connection != "new" for probe in through) and (what := _needs_new(playbook, asked)):
         yield Problem(
             severity="warn",
             code="sticky_connections",

@@ -6,6 +6,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from chaosrunner.http import StreamClient
 from chaosrunner.probes.arrivals import arrivals
 from chaosrunner.probes.attempt import Attempts
 from chaosrunner.probes.maker import RequestMaker
@@ -30,18 +31,21 @@ BURST = 16
 async def open_loop(
     spec: ProbeSpec,
     load: OpenLoop,
+    client: StreamClient,
     attempts: Attempts,
     emit: Emit,
     clock: Clock,
     stop: anyio.Event,
     part: Part,
     begin: float,
+    since: float | None = None,
 ) -> None:
     """Send this part of the schedule until `stop` is set; return when the last request has ended.
 
-    begin: zero of the schedule, on the recording's clock.
+    begin: zero of the schedule, on the recording's clock. since: what is due before then is not this load's; all of it
+    where None.
     """
-    await _OpenLoop(spec, load, attempts, emit, clock, stop, part, begin).run()
+    await _OpenLoop(spec, load, client, attempts, emit, clock, stop, part, begin, since).run()
 
 
 class _User:
@@ -62,23 +66,26 @@ class _OpenLoop:
         self,
         spec: ProbeSpec,
         load: OpenLoop,
+        client: StreamClient,
         attempts: Attempts,
         emit: Emit,
         clock: Clock,
         stop: anyio.Event,
         part: Part,
         begin: float,
+        since: float | None,
     ) -> None:
         self._spec = spec
         self._load = load
         self._part = part
         self._begin = begin
+        self._since = begin if since is None else since
         self._most = part.of_cap(load.max_in_flight)
         self._attempts = attempts
         self._emit = emit
         self._clock = clock
         self._stop = stop
-        self._client = spec.make_client(clock)
+        self._client = client
         self._maker = RequestMaker(spec)
         self._idle: list[_User] = []
         self._in_flight = 0
@@ -98,8 +105,8 @@ class _OpenLoop:
     async def _send_all(self, users: anyio.abc.TaskGroup) -> None:
         begin, part = self._begin, self._part
         with Timer(self._clock) as timer:
-            for number, after in enumerate(arrivals(self._load, f"{self._spec.seed}/{self._spec.name}"), start=1):
-                if not part.sends(number):
+            for number, after in enumerate(arrivals(self._load, f"{self._spec.seed}/{self._spec.label}"), start=1):
+                if not part.sends(number) or begin + after < self._since:
                     continue
                 await timer.until(begin + after - self._lead)
                 if number // part.of % BURST == 0:
@@ -164,6 +171,7 @@ class _OpenLoop:
                 shape=planned.shape.name,
                 outcome=Outcome.PROBER_FAULT if ours else Outcome.NOT_SENT,
                 sent=at,
+                replica=self._spec.replica.id if self._spec.replica is not None else None,
                 scheduled=at,
                 cancel_planned=planned.cancel_after is not None,
                 error=f"{reason}, as the runner itself was late" if ours else reason,

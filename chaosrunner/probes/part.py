@@ -31,6 +31,11 @@ class Part:
         """Whether arrival `number` (from 1) of an open loop is its own."""
         return (number - 1) % self.of == self.index
 
+    def turned(self, by: int) -> Part:
+        """Its share in the load of replica number `by`: one worker is the first for one replica, the next one for the
+        next, so that small loads are spread evenly too."""
+        return Part((self.index - by) % self.of, self.of)
+
     def of_cap(self, most: int) -> int:
         """Its share of the most requests in flight; the shares of all workers add up to `most`."""
         return len(range(self.index, most, self.of))
