@@ -7,18 +7,35 @@ from typing import Literal
 import numpy as np
 
 from chaosrunner.analysis import aggregate, recovery
-from chaosrunner.analysis.facts import ALL, PHASES, DirectProbe, DirectReplica, Milestone
+from chaosrunner.analysis.facts import ALL, PHASES, DirectProbe, DirectReplica, Milestone, Span
 from chaosrunner.analysis.folds.pods import PodState
 from chaosrunner.analysis.picture import DirectPicture, Picture
 from chaosrunner.analysis.placement import UNPLACED
 from chaosrunner.analysis.requests import Ints, Mask
-from chaosrunner.analysis.spans import UNKNOWN, between, evidence, never
+from chaosrunner.analysis.spans import UNKNOWN, between, evidence, never, worst
 from chaosrunner.timeline.rows import Replica
 
 
 def direct_probes(picture: Picture) -> list[DirectProbe]:
     """One for each probe whose target is the replicas."""
     return [_probe(picture, probe.name) for probe in picture.context.probes if probe.direct]
+
+
+def routing_delay(picture: Picture) -> Span:
+    """From serving directly to the gateway's first request, the longest of the replacements; unknown while one of them
+    has none."""
+    found = replacements(picture)
+    complete = picture.pairs and len(found) == len(picture.pairs)
+    return worst([replica.routing_delay for replica in found]) if complete else UNKNOWN
+
+
+def replacements(picture: Picture) -> list[DirectReplica]:
+    """Each replacement, as the probe saw it that was served first."""
+    seen = [replica for probe in direct_probes(picture) for replica in probe.replicas if replica.role == "replacement"]
+    first: dict[str, DirectReplica] = {}
+    for replica in sorted(seen, key=lambda replica: np.inf if replica.served.at is None else replica.served.at):
+        first.setdefault(replica.uid, replica)
+    return list(first.values())
 
 
 def _probe(picture: Picture, name: str) -> DirectProbe:

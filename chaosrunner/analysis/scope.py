@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from chaosrunner.analysis import aggregate, outages, recovery
+from chaosrunner.analysis import aggregate, direct, outages, recovery
 from chaosrunner.analysis.exposure import exposure, unplaced_across
 from chaosrunner.analysis.facts import ALL, Estimate, Exposure, Milestone, Replacement, Span
 from chaosrunner.analysis.folds.actions import Call
@@ -80,6 +80,8 @@ class MetricScope:
             return self._percentile(_PERCENTILES[name], args)
         if name in _RECOVERY:
             return self._span(getattr(self._recovery, name))
+        if name == "routing_delay":
+            return self._span(direct.routing_delay(self.picture))
         if name in MILESTONES:
             return self._reached(MILESTONES[name])
         return _METRICS[name](self, args, window)
@@ -309,6 +311,9 @@ class MetricScope:
                 rows = requests.ids(unplaced_across(picture, self._probe))
             case "loss_on_victim" | "exposed":
                 rows = [row for victim in self.exposure.victims for row in victim.evidence]
+            case "routing_delay":
+                replicas = direct.replacements(picture)
+                rows = [row for r in replicas for row in (*r.served.evidence, *r.routed.evidence)]
             case _ if name in MILESTONES:
                 stage = MILESTONES[name]
                 rows = [row for r in self.replacements for row in getattr(r.milestones, stage).evidence]
@@ -348,7 +353,7 @@ def _phase(args: Args, position: int) -> str:
 UNCERTAIN = frozenset(
     {
         "success_rate", "good_share", "loss_on_victim", "exposed", "time_to_serve", "time_to_ready",
-        "time_to_first_stream", "restarts", "zero_ready_seconds",
+        "time_to_first_stream", "routing_delay", "restarts", "zero_ready_seconds",
     }
 )  # fmt: skip
 """Metrics whose value depends on the side."""

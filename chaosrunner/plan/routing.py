@@ -20,6 +20,7 @@ _ON_THE_REPLACEMENT = frozenset(
         "replacement.tokens",
         "time_to_serve",
         "time_to_first_stream",
+        "routing_delay",
     }
 )
 """Metrics that only requests on a replacement make known."""

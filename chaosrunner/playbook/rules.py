@@ -47,8 +47,11 @@ TEMPLATES = ("nonce", "request", "probe", "worker")
 
 _TEMPLATE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _AFTER_A_FAULT = frozenset(
-    {"loss_on_victim", "exposed", "unplaced", "time_to_serve", "time_to_ready", "time_to_first_stream", "replacements"}
-)
+    {
+        "loss_on_victim", "exposed", "unplaced", "time_to_serve", "time_to_ready", "time_to_first_stream",
+        "replacements", "routing_delay",
+    }
+)  # fmt: skip
 _OF_THE_VICTIM = frozenset({"loss_on_victim", "exposed"})
 _OF_THE_SERVICE = frozenset({"ready_endpoints", "endpoints_back", "zero_ready_seconds", "replacement.endpoint_ready"})
 _PERCENTILES = frozenset({"p50", "p90", "p95", "p99"})
@@ -269,6 +272,9 @@ def _expression(playbook: Playbook, keys: Keys, expression: Expression) -> Itera
         yield Finding(keys, f"no step takes a Pod away, so {need} is never known", "add a fault, or remove the check")
     if names & {"goodput", "good_share"} and all(probe.slo.empty for probe in probes):
         yield Finding(keys, "no probe says what a good request is", "give the probe an slo")
+    if "routing_delay" in names and len(_of_the_endpoint(playbook)) == len(playbook.probes):
+        hint = "add a probe with target: replicas"
+        yield Finding(keys, "routing_delay is never known: no probe asks the replicas directly", hint)
     if "evictions" in names and not any(isinstance(step.body, Evict | Drain) for step in playbook.steps):
         yield Finding(keys, "no step evicts a Pod, so there are no evictions to count")
     for metric in used:
