@@ -146,7 +146,7 @@ def _stopped(direct: DirectPicture, positions: Ints, pod: PodState) -> Milestone
     last, refused = int(positions[served[-1]]), positions[served[-1] + 1 :]
     first = int(refused[np.argmin(requests.ended[refused])])
     at = float(requests.ended[first])
-    answer = float(requests.headers[last])
+    answer = float(np.fmin(requests.headers[last], requests.ended[last]))
     return Milestone(
         at=at,
         low=min(answer, at),

@@ -79,7 +79,7 @@ class _Loads:
                     served.up.set()
 
     async def _serve(self, replica: Replica, served: _Served) -> None:
-        part = self._part.turned(replica.number)
+        part = self._part.turned((replica.number - 1) * self._spec.most_in_flight)
         if self._spec.open is None and not part.users(self._spec.concurrency):
             return
         tell = self._emit if part.index == 0 else _nothing

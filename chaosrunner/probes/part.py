@@ -32,8 +32,8 @@ class Part:
         return (number - 1) % self.of == self.index
 
     def turned(self, by: int) -> Part:
-        """Its share in the load of replica number `by`: one worker is the first for one replica, the next one for the
-        next, so that small loads are spread evenly too."""
+        """The share that the worker `by` places before this one has. Where the loads of several replicas follow each
+        other as if they were one, each worker has as many users as the others, or one more."""
         return Part((self.index - by) % self.of, self.of)
 
     def of_cap(self, most: int) -> int:
