@@ -129,14 +129,17 @@ async def _try(places: dict[str, Place]) -> dict[str, Answer]:
 
 def _judge(places: dict[str, Place], answers: dict[str, Answer]) -> list[Problem]:
     found = []
-    for answer, what in (("unreachable", "cannot be reached from here"), ("refused", "refuses connections")):
+    for answer, some, none in (
+        ("unreachable", "some replicas cannot be reached from here", "no replica can be reached from here"),
+        ("refused", "some replicas refuse connections", "every replica refuses connections"),
+    ):
         names = sorted(name for name in places if answers[name] == answer)
         if not names:
             continue
         listed = ", ".join(f"{name} ({_text(places[name])})" for name in names[:MOST_NAMED])
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         everyone = len(names) == len(places)
-        text = f"{'every' if everyone else 'a'} replica {what}, and a probe sends to each: {listed}{more}"
+        text = f"{none if everyone else some}, and a probe sends to each: {listed}{more}"
         how = _HOW if answer == "unreachable" else "see whether endpoint.replicas.port is the one it listens on"
         # Where it is reached, a server may listen later; where nobody is, the probe would tell of the network only.
         severity: Literal["refuse", "warn"] = "refuse" if everyone and answer == "unreachable" else "warn"
