@@ -66,7 +66,8 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
             {
                 name: value
                 for name, value in endpoint.headers.items()
-                if way.credentials or not (isinstance(value, Secret) or is_sensitive(name))
+                if (way.credentials or not (isinstance(value, Secret) or is_sensitive(name)))
+                and (way.host is None or name.lower() != "host")
             }
         ),
         api_key=endpoint.api_key.resolve() if endpoint.api_key and way.credentials else None,
@@ -94,11 +95,14 @@ class _Way(NamedTuple):
     http2: bool
     proxy: str | None
     credentials: bool
+    """Whether those of the endpoint go along."""
+    host: str | None
+    """Host header instead of the endpoint's."""
 
 
 def _by_url(endpoint: models.Endpoint) -> _Way:
     assert endpoint.url is not None
-    return _Way(endpoint.url, endpoint.ca, endpoint.insecure, endpoint.http2, endpoint.proxy, True)
+    return _Way(endpoint.url, endpoint.ca, endpoint.insecure, endpoint.http2, endpoint.proxy, True, None)
 
 
 def _direct(endpoint: models.Endpoint) -> _Way:
@@ -114,6 +118,7 @@ def _direct(endpoint: models.Endpoint) -> _Way:
         http2=way.http2,
         proxy=way.proxy,
         credentials=way.credentials,
+        host=way.host,
     )
 
 

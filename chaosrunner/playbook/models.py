@@ -737,7 +737,8 @@ class Check(Model):
     confidence: Percent | None = None
     """Compare the bound of the confidence interval at this level instead of the estimate (success_rate only)."""
     probe: Text | None = None
-    """Count only requests of this probe."""
+    """Count only requests of this probe; those of all probes of the endpoint where absent, and none that went to the
+    replicas directly."""
 
     @model_validator(mode="before")
     @classmethod

@@ -195,10 +195,12 @@ class ShippedDrills:
         assert all(row.pod is None or uids[row.pod] == row.replica for row in direct)
         assert {row.replica for row in direct} == {replica.uid for replica in probe.replicas}
         assert len(probe.replicas) == 4  # a victim, its replacement, and the two others
-        # A replica that drains finishes what it has, and is then asked in vain until it is gone.
+        # A replica that drains finishes what it has, and is then asked in vain until it is gone; on a real node its
+        # address goes before its Pod does, and nobody answers for it any more.
         (victim,) = [replica for replica in probe.replicas if replica.role == "victim"]
         refused = [row for row in direct if row.replica == victim.uid and row.outcome not in SUCCESSES]
-        assert {row.outcome for row in refused} <= {"connect_refused", "connect_reset", "no_response", "http_error"}
+        ends = {row.outcome for row in refused}
+        assert ends <= {"connect_refused", "connect_reset", "connect_timeout", "no_response", "http_error"}, ends
         for replica in probe.replicas:
             if replica.role is None:
                 assert replica.successes == replica.requests > 0

@@ -224,7 +224,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, **replicas: Any) -> Any:
         "url": "https://Chat.example.com:8443/team",
         "pod_header": "x-pod",
         "api_key": {"env": "KEY"},
-        "headers": {"tenant": "a", "x-token": {"env": "KEY"}},
+        "headers": {"tenant": "a", "x-token": {"env": "KEY"}, "Host": "virtual.example"},
         "ca": "/ca.pem",
         "http2": True,
         "proxy": "http://proxy.example:3128",
@@ -237,12 +237,16 @@ def asked(monkeypatch: pytest.MonkeyPatch, **replicas: Any) -> Any:
 def test_what_the_endpoint_needs_goes_to_the_replicas_but_not_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = asked(monkeypatch)
     assert (spec.replicas, spec.url, spec.pod_header) == (True, "http://Chat.example.com:8443", None)
-    assert (spec.api_key, dict(spec.headers)) == ("secret", {"tenant": "a", "x-token": "secret"})
+    assert (spec.api_key, dict(spec.headers)) == (
+        "secret",
+        {"tenant": "a", "x-token": "secret", "Host": "virtual.example"},
+    )
     assert (spec.ca, spec.insecure, spec.http2, spec.proxy) == ("/ca.pem", False, False, None)
 
 
 def test_what_the_drill_says_of_replicas_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     way = {"scheme": "https", "host": "chat.pods", "credentials": False, "insecure": True, "proxy": "http://p:1"}
+    assert asked(monkeypatch).headers["Host"] == "virtual.example"
     spec = asked(monkeypatch, **way)
     assert (spec.url, spec.api_key, dict(spec.headers)) == ("https://chat.pods", None, {"tenant": "a"})
     assert (spec.ca, spec.insecure, spec.proxy) == (None, True, "http://p:1")
