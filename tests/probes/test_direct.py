@@ -87,7 +87,7 @@ async def test_replicas_that_come_join_and_those_that_go_leave() -> None:
     probing = Probing()
     async with AsyncExitStack() as stack:
         first, second, third = [await stack.enter_async_context(serve(whole)) for _ in range(3)]
-        async with probing.running(spec(concurrency=2)):
+        async with probing.running(spec()):
             probing.replicas.set([at(first, 1), at(second, 2)])
             await until(lambda: len(probing.to(1)) >= 4 and len(probing.to(2)) >= 4)
             probing.replicas.set([at(first, 1), at(third, 3)])
