@@ -153,6 +153,14 @@ class Picture:
         """How the chunks of each stream reached the probe."""
         return delivery(self.requests, max(self.observations.run.lags, default=0.0))
 
+    @cached_property
+    def buffered(self) -> list[str]:
+        """Probes of which one stream in ten, or more, came in lumps: something on their way holds streams back."""
+        told, held, _, _ = self.delivery
+        mine = {name: self.requests.of_probe(name) for name in self.requests.vocabulary["probe"].words}
+        counts = {name: (np.count_nonzero(held & mask), np.count_nonzero(told & mask)) for name, mask in mine.items()}
+        return [name for name, (found, of) in counts.items() if found and found * 10 >= of]
+
     # --- warm ---
 
     @cached_property

@@ -137,14 +137,29 @@ class MetricScope:
         if not n:
             return None
         few = aggregate.too_few(n, _PERCENTILES[name])
-        return f"n = {n}" + (f": {few}" if few else "") + self._held_back(args)
+        held = int(np.count_nonzero(self._held_back(args)))
+        return (
+            f"n = {n}"
+            + (f": {few}" if few else "")
+            + (f"; {held} came in lumps: this tells of the way there" if held else "")
+        )
 
-    def _held_back(self, args: Args) -> str:
-        """That times between chunks are not the model's, where something on the way delivered them in lumps."""
+    def not_the_service(self, name: str, args: Args) -> str | None:
+        """Why the value of a metric proves nothing of the service: the way there is found to hold streams back."""
+        if name not in _PERCENTILES:
+            return None
+        held = self._held_back(args)
+        for probe in self.picture.buffered:
+            if count := int(np.count_nonzero(held & self.picture.requests.of_probe(probe))):
+                return f"{count} streams of {probe} came in lumps: {args[0]} tells of the way there"
+        return None
+
+    def _held_back(self, args: Args) -> Mask:
+        """Successes whose times between begin, chunks and tokens are not the model's, as they came in lumps."""
         picture = self.picture
-        held = picture.delivery.held & picture.requests.success & self._mask(args, None, 1)
-        count = int(np.count_nonzero(held)) if args[0] != "e2e" else 0
-        return f"; {count} came in lumps: this tells of the way there" if count else ""
+        if args[0] == "e2e":
+            return np.zeros(len(picture.requests), dtype=bool)
+        return np.asarray(picture.delivery.held & picture.requests.success & self._mask(args, None, 1))
 
     def no_sample(self, name: str, args: Args, window: float | None) -> str | None:
         """Why a metric of requests has none to be of; None where it has some, and for other metrics."""

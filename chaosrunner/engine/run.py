@@ -159,6 +159,8 @@ class _Run:
         """No request starts after this."""
         self.tally = Tally()
         self.replicas = Replicas()
+        self.starting = {name: anyio.Event() for name, spec in ready.specs.items() if spec.workers > 1}
+        """Probes whose processes are not up yet."""
         self.probes_done: list[anyio.Event] = []
         drill, config = ready.bound.drill.metadata.name, ready.cluster.config
         connection = Connection(
@@ -203,10 +205,14 @@ class _Run:
         self.lost = True
         self.supervisor.abort(f"the recording cannot be written: {error.strerror}", late=True)
 
-    def _lose_worker(self, row: rows.Row) -> None:
-        """A probe that lost a part of itself no longer sends what the playbook says."""
-        if isinstance(row, rows.Worker) and row.event == "died":
+    def _hear_of_worker(self, row: rows.Row) -> None:
+        """A probe begins when all its processes do; one that lost a part of itself no longer sends what was asked."""
+        if not isinstance(row, rows.Worker):
+            return
+        if row.event == "died":
             self.supervisor.abort(f"probe {row.probe}: {row.reason}")
+        elif row.event == "began" and row.probe in self.starting:
+            self.starting.pop(row.probe).set()
 
     def _listen(self, name: str, listener: Emit, failing: Callable[[str, Exception], None]) -> None:
         """Hands rows to `listener` until it fails: who emits a row, or undoes a change, has no part in that."""
@@ -237,7 +243,7 @@ class _Run:
             self._listen("display", self.options.follow(self.folder, self.live), _gone)
         if self.options.measure:
             self._listen("metrics", self.options.measure(self.live), _gone)
-        self._listen("workers", self._lose_worker, self._failed)
+        self._listen("workers", self._hear_of_worker, self._failed)
         if any(spec.replicas for spec in self.ready.specs.values()):
             way, context = self.bound.drill.endpoint.replicas, self.live.context
             follower = Follower(context.selector, context.service, way, self.replicas.set)
@@ -327,6 +333,8 @@ class _Run:
                 done = anyio.Event()
                 self.probes_done.append(done)
                 background.start_soon(self._probe, spec, done)
+            for begun in list(self.starting.values()):  # no step's time counts before there is traffic
+                await begun.wait()
             async with anyio.create_task_group() as group:
                 if abort is not None:
                     group.start_soon(self._abort_when, abort, stage.baseline_done)

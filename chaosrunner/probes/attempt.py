@@ -57,10 +57,21 @@ class Attempts:
         self._redactor = Redactor({spec.api_key or "", *sensitive_values(spec.headers)})
 
     async def send(
-        self, client: StreamClient, planned: Planned, expect: Expect | None = None, tap: Tap | None = None
+        self,
+        client: StreamClient,
+        planned: Planned,
+        expect: Expect | None = None,
+        tap: Tap | None = None,
+        hold: Callable[[float], None] | None = None,
     ) -> Request:
-        """Send, read to the end, judge. A cancelled request has its row too, before the cancellation goes on."""
+        """Send, read to the end, judge. A cancelled request has its row too, before the cancellation goes on.
+
+        hold: waits for the scheduled time, when all has been made ready for it.
+        """
         attempt = _Attempt(self._spec, self._dialect, client, planned, self._clock, self._emit)
+        if hold is not None and planned.scheduled is not None:
+            hold(planned.scheduled)
+        attempt.begin()
         self._emit(
             RequestSent(
                 at=attempt.sent,
@@ -126,11 +137,15 @@ class _Attempt:
         self._pod: str | None = None
         self._ended: float | None = None
         """None: not ended, or cancelled, which is an end at once."""
-        self.sent = clock.now()
-        self.look_again = self.sent
+        self.sent: float
+        self.look_again: float
         """Before then no limit passes, whatever comes."""
         self.cancelled = False
         self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """The request counts as sent from now on."""
+        self.sent = self.look_again = self._clock.now()
 
     async def run(self, tap: Tap | None) -> None:
         exchange, transcript = self._exchange, self._transcript

@@ -41,8 +41,9 @@ async def closed_loop(
                 planned = maker.make(number, user)
                 request = await attempts.send(lane, planned)
                 backoff = 0.0 if request.outcome in GOOD else min(max(FIRST_BACKOFF, 2 * backoff), LAST_BACKOFF)
-                with anyio.move_on_after(max(planned.pause, backoff)):
-                    await stop.wait()
+                if (pause := max(planned.pause, backoff)) > 0:  # a scope that is over at once costs as much as a send
+                    with anyio.move_on_after(pause):
+                        await stop.wait()
 
     async with client, anyio.create_task_group() as users:
         for user in part.users(spec.concurrency):

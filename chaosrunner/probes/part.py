@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
 
@@ -51,5 +52,9 @@ def numbers(user: int, concurrency: int) -> Iterator[int]:
     give each user the same prompt for ever, and the user who has the shortest one would send most.
     """
     for round_ in count():
-        shift = int.from_bytes(blake2b(round_.to_bytes(8), digest_size=4).digest())
-        yield round_ * concurrency + (user + shift) % concurrency + 1
+        yield round_ * concurrency + (user + _shift(round_)) % concurrency + 1
+
+
+@lru_cache(maxsize=1024)
+def _shift(round_: int) -> int:
+    return int.from_bytes(blake2b(round_.to_bytes(8), digest_size=4).digest())
