@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from chaosrunner.analysis import aggregate, outages, recovery
+from chaosrunner.analysis import aggregate, direct, outages, recovery
 from chaosrunner.analysis.exposure import exposure, unplaced_across
 from chaosrunner.analysis.facts import ALL, Estimate, Exposure, Milestone, Replacement, Span
 from chaosrunner.analysis.folds.actions import Call
@@ -44,7 +44,7 @@ class MetricScope:
         """`judging` asks for values at the end of the run, which are not known where the recording has no end; else
         the values are those of this instant. `known` is a cache that scopes of one picture and one probe may share,
         where both judge or neither does."""
-        self.picture = picture
+        self.picture = picture.of_probe(probe)
         self._target = target
         self._probe = probe
         self._side = side
@@ -80,6 +80,8 @@ class MetricScope:
             return self._percentile(_PERCENTILES[name], args)
         if name in _RECOVERY:
             return self._span(getattr(self._recovery, name))
+        if name == "routing_delay":
+            return self._span(direct.routing_delay(self.picture))
         if name in MILESTONES:
             return self._reached(MILESTONES[name])
         return _METRICS[name](self, args, window)
@@ -184,7 +186,7 @@ class MetricScope:
         return self._share(good_share(self.picture, self._mask(())))
 
     def _in_flight(self, args: Args, window: float | None) -> Value:
-        flight = self.picture.observations.flight.requests.values()
+        flight = self.picture.flight.requests.values()
         flying = [f for f in flight if self._probe in (None, f.sent.probe)]
         if not args:
             return len(flying)
@@ -324,6 +326,9 @@ class MetricScope:
                 rows = requests.ids(unplaced_across(picture, self._probe))
             case "loss_on_victim" | "exposed":
                 rows = [row for victim in self.exposure.victims for row in victim.evidence]
+            case "routing_delay":
+                replicas = direct.replacements(picture)
+                rows = [row for r in replicas for row in (*r.served.evidence, *r.routed.evidence)]
             case _ if name in MILESTONES:
                 stage = MILESTONES[name]
                 rows = [row for r in self.replacements for row in getattr(r.milestones, stage).evidence]
@@ -363,7 +368,7 @@ def _phase(args: Args, position: int) -> str:
 UNCERTAIN = frozenset(
     {
         "success_rate", "good_share", "loss_on_victim", "exposed", "time_to_serve", "time_to_ready",
-        "time_to_first_stream", "restarts", "zero_ready_seconds",
+        "time_to_first_stream", "routing_delay", "restarts", "zero_ready_seconds",
     }
 )  # fmt: skip
 """Metrics whose value depends on the side."""

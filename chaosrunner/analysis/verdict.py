@@ -7,6 +7,7 @@ proven, never passed.
 
 from __future__ import annotations
 
+from chaosrunner.analysis import direct
 from chaosrunner.analysis.context import CheckContext
 from chaosrunner.analysis.facts import CheckResult, Finding, RunFacts, Verdict
 from chaosrunner.analysis.observations import Observations
@@ -105,11 +106,13 @@ def _why(picture: Picture, metrics: list[Metric], values: dict[str, Value], scop
                 return "no fault took a Pod"
             known = "was" if not point.exposure.unplaced else "is known to have been"
             return f"exposure 0: no stream {known} in flight on a victim when the fault was sent"
-        if node.name.startswith(("replacement", "time_to_")):
+        if node.name.startswith(("replacement", "time_to_", "routing_delay")):
             if not picture.pairs:
                 return "no fault took a Pod"
             stage = MILESTONES.get(node.name, "first_complete")
             reached = [(r.pod, getattr(r.milestones, stage).why) for r in point.replacements]
+            if node.name == "routing_delay":
+                reached = [(r.pod, r.served.why or r.routed.why) for r in direct.replacements(picture)]
             whys = [f"{pod}: {why}" for pod, why in reached if why]
             missing = [f"{pair.victim_name} has no replacement" for pair in picture.pairs if pair.replacement is None]
             cut = [NO_END] if point.open(node.name) else []

@@ -24,6 +24,7 @@ from chaosrunner.cli import real_lab
 from chaosrunner.cluster import ClusterConfig
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.playbook import BoundDrill
+from chaosrunner.playbook.models import Replicas
 
 START_LIMIT = 120.0
 """Longest start of an embedded lab, seconds, beyond the start-up time of its replicas. A real one, which may have to
@@ -201,6 +202,7 @@ def towards(bound: BoundDrill, ready: Ready) -> tuple[BoundDrill, ClusterConfig]
             "insecure": False,
             "http2": False,
             "proxy": None,
+            "replicas": Replicas(),
             "pod_header": ready.pod_header or drill.endpoint.pod_header,
         }
     )

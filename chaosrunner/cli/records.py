@@ -90,8 +90,9 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     "--kind",
     "kinds",
     metavar="KIND,...",
-    help="Only these kinds: run, step, action, journal, clock, skew, prober, worker, request_sent, request_headers, "
-    "request, pod, endpoints, node, pdb, event, alerts, watch. Where absent, all but clock, skew and prober.",
+    help="Only these kinds: run, step, action, journal, clock, skew, prober, worker, replica, request_sent, "
+    "request_headers, request, pod, endpoints, node, pdb, event, alerts, watch. Where absent, all but clock, skew and "
+    "prober.",
 )
 @click.option("--from", "begin", type=float, metavar="SECOND", help="Only rows from this second of the recording on.")
 @click.option("--to", "end", type=float, metavar="SECOND", help="Only rows up to this second of the recording.")

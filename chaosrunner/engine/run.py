@@ -27,6 +27,7 @@ from chaosrunner.cluster import ClusterConfig, connect
 from chaosrunner.engine.conditions import Conditions
 from chaosrunner.engine.describe import manifest_of
 from chaosrunner.engine.prepare import Confirm, Prepared, prepared
+from chaosrunner.engine.replicas import Follower
 from chaosrunner.engine.steps import Stage
 from chaosrunner.engine.supervise import Supervisor, signals_held
 from chaosrunner.errors import Refused, UserError
@@ -38,6 +39,7 @@ from chaosrunner.observers import AlertScope, LastLook, ObserveScope, observe
 from chaosrunner.plan.limits import Guard
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
+from chaosrunner.probes.replicas import Replicas
 from chaosrunner.probes.run import run_probe
 from chaosrunner.probes.self_check import Tally, self_check
 from chaosrunner.probes.spec import ProbeSpec
@@ -156,6 +158,7 @@ class _Run:
         self.stop = anyio.Event()
         """No request starts after this."""
         self.tally = Tally()
+        self.replicas = Replicas()
         self.starting = {name: anyio.Event() for name, spec in ready.specs.items() if spec.workers > 1}
         """Probes whose processes are not up yet."""
         self.probes_done: list[anyio.Event] = []
@@ -241,6 +244,10 @@ class _Run:
         if self.options.measure:
             self._listen("metrics", self.options.measure(self.live), _gone)
         self._listen("workers", self._hear_of_worker, self._failed)
+        if any(spec.replicas for spec in self.ready.specs.values()):
+            way, context = self.bound.drill.endpoint.replicas, self.live.context
+            follower = Follower(context.selector, context.service, way, self.replicas.set)
+            self._listen("replicas", follower.feed, self._failed)
         self.emit(rows.Run(at=self.clock.now(), event="started"))
         self.relay.attach(self.emit)
         log.info("run", id=self.ready.run, folder=str(self.folder))
@@ -360,8 +367,9 @@ class _Run:
         self.emit(row)
 
     async def _probe(self, spec: ProbeSpec, done: anyio.Event) -> None:
+        run = partial(run_probe, spec, self._counted, self.clock, self.stop, replicas=self.replicas)
         try:
-            await self._guarded(f"probe {spec.name}", partial(run_probe, spec, self._counted, self.clock, self.stop))
+            await self._guarded(f"probe {spec.name}", run)
             if not self.stop.is_set():
                 self.supervisor.abort(f"probe {spec.name} ended by itself")
         finally:

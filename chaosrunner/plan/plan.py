@@ -14,7 +14,7 @@ from chaosrunner.cluster.drain import RETRY_EVERY
 from chaosrunner.cluster.session import ApiError, Cluster
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.faults.base import Fault, PlanContext, Preview, Problem, Touch
-from chaosrunner.plan import access, routing
+from chaosrunner.plan import access, reach, routing
 from chaosrunner.plan.access import Right
 from chaosrunner.plan.aim import NodeStep, PodStep, node_fault, pod_fault
 from chaosrunner.plan.limits import Guard
@@ -79,7 +79,8 @@ class Plan(msgspec.Struct, kw_only=True):
 async def make_plan(
     bound: BoundDrill, cluster: Cluster, *, environ: Mapping[str, str] = os.environ, host: str | None = None
 ) -> Plan:
-    """Plans a drill. Sends nothing that changes anything: reads, access reviews, and dry-run evictions.
+    """Plans a drill. Sends nothing that changes anything: reads, access reviews, and dry-run evictions; and opens
+    connections to Pods to which a probe will send.
 
     `environ` and `host` tell where the runner is. Raises Refused where the workload cannot be read at all, with the
     rights that are missing for it; Unreachable.
@@ -100,7 +101,8 @@ async def make_plan(
     simulation = _Simulation(drill, resolved, cluster, place)
     steps = [await simulation.step(index, step) for index, step in enumerate(playbook.steps)]
     routed = routing.problems(drill, playbook, resolved.service)
-    problems = _sorted([*resolved.problems, *routed, *simulation.problems, *access.problems(answered)])
+    reached = await reach.problems(drill, playbook, workload.namespace, resolved.pods, cluster)
+    problems = _sorted([*resolved.problems, *routed, *reached, *simulation.problems, *access.problems(answered)])
     return Plan(
         drill=drill.metadata.name,
         playbook=playbook.metadata.name,

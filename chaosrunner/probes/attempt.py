@@ -80,6 +80,7 @@ class Attempts:
                 shape=planned.shape.name,
                 scheduled=planned.scheduled,
                 once=expect is not None,
+                replica=self._spec.replica.id if self._spec.replica is not None else None,
             )
         )
         self._in_flight.add(attempt)
@@ -132,6 +133,7 @@ class _Attempt:
         self.data: Callable[[float, bytes, bool], bool] = self._transcript.feed
         self._transport: TransportError | None = None
         self._limit: Limit | None = None
+        self._replica = spec.replica
         self._pod: str | None = None
         self._ended: float | None = None
         """None: not ended, or cancelled, which is an end at once."""
@@ -164,7 +166,9 @@ class _Attempt:
             tap.ended(self._ended, exchange.ended_properly, self._transport)
 
     def headers(self, at: float, status: int, headers: Headers) -> None:
-        if self._spec.pod_header is not None:
+        if self._replica is not None:
+            self._pod = self._replica.name
+        elif self._spec.pod_header is not None:
             self._pod = headers.get(self._spec.pod_header)
         self._emit(
             RequestHeaders(at=at, request=self._planned.id, status=status, pod=self._pod, remote=self._exchange.remote)
@@ -263,6 +267,7 @@ class _Attempt:
             cancel_planned=self._planned.cancel_after is not None,
             shape=self._planned.shape.name,
             once=expect is not None,
+            replica=self._replica.id if self._replica is not None else None,
             connected=exchange.timings.connected,
             headers=exchange.timings.headers,
             first_byte=transcript.first_byte,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 
+from chaosrunner.http import StreamClient
 from chaosrunner.probes.attempt import Attempts
 from chaosrunner.probes.maker import RequestMaker
 from chaosrunner.probes.part import Part, numbers
@@ -21,7 +22,7 @@ GOOD = SUCCESSES | {Outcome.CANCELLED}
 
 
 async def closed_loop(
-    spec: ProbeSpec, attempts: Attempts, clock: Clock, stop: anyio.Event, part: Part, begin: float
+    spec: ProbeSpec, client: StreamClient, attempts: Attempts, clock: Clock, stop: anyio.Event, part: Part, begin: float
 ) -> None:
     """Keep this part's users busy until `stop` is set; return when the last of their requests has ended.
 
@@ -44,6 +45,6 @@ async def closed_loop(
                     with anyio.move_on_after(pause):
                         await stop.wait()
 
-    async with spec.make_client(clock) as client, anyio.create_task_group() as users:
+    async with client, anyio.create_task_group() as users:
         for user in part.users(spec.concurrency):
             users.start_soon(ask, user)

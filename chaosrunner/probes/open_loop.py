@@ -6,6 +6,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from chaosrunner.http import StreamClient
 from chaosrunner.probes.arrivals import arrivals
 from chaosrunner.probes.attempt import Attempts
 from chaosrunner.probes.maker import RequestMaker
@@ -43,35 +44,39 @@ class _User:
 class OpenLoad:
     """Sends this part of the schedule until `stop` is set.
 
-    begin: zero of the schedule, on the recording's clock.
+    begin: zero of the schedule, on the recording's clock. since: what is due before then is not this load's; all of it
+    where None.
     """
 
     def __init__(
         self,
         spec: ProbeSpec,
         load: OpenLoop,
+        client: StreamClient,
         attempts: Attempts,
         emit: Emit,
         clock: Clock,
         stop: anyio.Event,
         part: Part,
         begin: float,
+        since: float | None = None,
     ) -> None:
         self._spec = spec
         self._load = load
         self._part = part
         self._begin = begin
+        self._since = begin if since is None else since
         self._most = part.of_cap(load.max_in_flight)
         self._attempts = attempts
         self._emit = emit
         self._clock = clock
         self._stop = stop
-        self._client = spec.make_client(clock)
+        self._client = client
         self._maker = RequestMaker(spec)
         self._idle: list[_User] = []
         self._in_flight = 0
         self._lead = MOST_LEAD / 2
-        self._scheduled = begin - MOST_LEAD
+        self._scheduled = self._since - MOST_LEAD
         """When the last request was to be sent that a user has taken on."""
         self._ours_until = 0.0
         """Until then it is our own lateness that fills the cap."""
@@ -91,8 +96,8 @@ class OpenLoad:
         together = -MOST_LEAD
         """The first of those that are handed out together, as the next of them would be due before it is looked for."""
         with Timer(self._clock) as timer:
-            for number, after in enumerate(arrivals(self._load, f"{self._spec.seed}/{self._spec.name}"), start=1):
-                if not part.sends(number):
+            for number, after in enumerate(arrivals(self._load, f"{self._spec.seed}/{self._spec.label}"), start=1):
+                if not part.sends(number) or begin + after < self._since:
                     continue
                 if after - together >= MOST_LEAD:
                     together = after
@@ -158,6 +163,7 @@ class OpenLoad:
                 shape=planned.shape.name,
                 outcome=Outcome.PROBER_FAULT if ours else Outcome.NOT_SENT,
                 sent=at,
+                replica=self._spec.replica.id if self._spec.replica is not None else None,
                 scheduled=at,
                 cancel_planned=planned.cancel_after is not None,
                 error=f"{reason}, as the runner itself was late" if ours else reason,

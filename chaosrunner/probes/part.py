@@ -32,6 +32,11 @@ class Part:
         """Whether arrival `number` (from 1) of an open loop is its own."""
         return (number - 1) % self.of == self.index
 
+    def turned(self, by: int) -> Part:
+        """The share that the worker `by` places before this one has. Where the loads of several replicas follow each
+        other as if they were one, each worker has as many users as the others, or one more."""
+        return Part((self.index - by) % self.of, self.of)
+
     def of_cap(self, most: int) -> int:
         """Its share of the most requests in flight; the shares of all workers add up to `most`."""
         return len(range(self.index, most, self.of))

@@ -47,6 +47,7 @@ REQUEST_SCHEMA = pa.schema(
         ("ended_properly", pa.bool_()),
         ("status", pa.int64()),
         ("pod", pa.string()),
+        ("replica", pa.string()),
         ("remote", pa.string()),
         ("connection", pa.string()),
         ("opened", pa.float64()),
@@ -156,6 +157,7 @@ def _unfinished(sent: dict[str, RequestSent], seen: dict[str, RequestHeaders], l
             {field.name: _DEFAULTS.get(field.name) for field in REQUEST_SCHEMA}
             | {"id": row.id, "at": end, "request": row.request, "probe": row.probe, "sent": row.at}
             | {"outcome": Outcome.UNFINISHED.value, "shape": row.shape, "once": row.once, "scheduled": row.scheduled}
+            | {"replica": row.replica}
             | ({"headers": at.at, "status": at.status, "pod": at.pod, "remote": at.remote} if at else {})
         )
     return pa.Table.from_pylist(records, schema=REQUEST_SCHEMA)
