@@ -9,7 +9,7 @@ SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
 # Compiled modules are kept: some hundred processes, and each worker, would compile the same ones again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: drill test toxiproxy test-slow test-real test-real-slow cover check bench trial clean
+.PHONY: drill test toxiproxy test-slow test-real test-real-slow cover check style types rules compiled bench trial clean
 
 # The main job: one drill that must fail for the expected reason, and its graceful twin, which must pass.
 drill: $(VENV)/ready
@@ -18,7 +18,8 @@ drill: $(VENV)/ready
 
 # All tests that need no more than this, and the checks on style, types and the rules between rooms. Many wait for real
 # clocks: what failed beside others, on a machine that others use too, is tried once more by itself.
-test: check toxiproxy
+test: $(VENV)/ready toxiproxy
+	$(MAKE) --no-print-directory -j2 compiled check
 	$(PYTEST) $(SIDE_BY_SIDE) || $(PYTEST) --last-failed --last-failed-no-failures none
 
 # The real Toxiproxy, built once from its source where there is a Go; without it the tests that want it are left out.
@@ -43,11 +44,22 @@ test-real-slow: $(VENV)/ready
 	$(RUN) lab build
 	$(PYTEST) -m 'real and slow' --timeout=600
 
-check: $(VENV)/ready
+check: style types rules
+
+style: $(VENV)/ready
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
+
+types: $(VENV)/ready
 	$(VENV)/bin/mypy
+
+rules: $(VENV)/ready
 	$(VENV)/bin/lint-imports --no-cache
+
+# Tests with their assertions rewritten, once for all workers: each would do it for itself, in a fresh clone. Meanwhile
+# mypy, which uses one core. What cannot be collected is told by the tests themselves.
+compiled: $(VENV)/ready
+	@$(PYTEST) --collect-only -qq -p no:cacheprovider >/dev/null || true
 
 # Figures about speed and memory; takes some minutes.
 bench: $(VENV)/ready

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ALL = ("analysis", "watch", "drill", "probe")
+ALL = ("analysis", "watch", "drill", "rows", "probe")
 
 
 def main() -> None:

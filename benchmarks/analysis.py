@@ -28,8 +28,8 @@ import msgspec
 from chaosrunner.analysis import AnalysisContext, analyse
 from chaosrunner.timeline import manifest as manifests
 from chaosrunner.timeline import rows, tables
+from chaosrunner.timeline.files import ROWS
 from chaosrunner.timeline.reader import Recording
-from chaosrunner.timeline.writer import ROWS
 
 PODS = 16
 STREAMS = 64

@@ -174,6 +174,7 @@ def main() -> None:
     print(json.dumps({"zero": -clock.from_monotonic(0.0)}), flush=True)
     sys.stdin.readline()
     asyncio.run(run())
+    writer.close()
 
 
 if __name__ == "__main__":

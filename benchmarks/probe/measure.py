@@ -19,9 +19,9 @@ import msgspec
 from benchmarks.probe import machine
 from benchmarks.probe.clients import Load
 from benchmarks.probe.server import Record
+from chaosrunner.timeline.files import ROWS
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.rows import Request
-from chaosrunner.timeline.writer import ROWS
 
 SETTLE = 1.0
 """Seconds between the start of the last user and the measurement."""

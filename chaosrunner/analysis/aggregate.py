@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from chaosrunner.analysis.facts import ALL, PHASES, Estimate, Percentiles
 from chaosrunner.analysis.requests import NONE, OUTCOMES, Codes, Floats, Mask, Requests
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Z95 = 1.959963984540054
 """Quantile 0.975 of the standard normal distribution."""
@@ -86,6 +88,8 @@ def frame(requests: Requests, phases: Codes, straddling: Mask) -> pd.DataFrame:
     phase and outcome as categories; status (-1 without one); success; straddles (ended in a later phase than it was
     sent in); each latency in seconds (NaN where undefined; chunk_gap: the largest of the request).
     """
+    import pandas as pd  # half a second of its own: only whoever analyses a run waits for it
+
     columns: dict[str, object] = {
         "phase": pd.Categorical.from_codes(phases, pd.Index(PHASES)),
         "outcome": pd.Categorical.from_codes(requests.outcome, pd.Index(OUTCOMES)),

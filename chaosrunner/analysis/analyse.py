@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from chaosrunner.analysis import aggregate, disruptions, outages, own, recovery
 from chaosrunner.analysis.context import AnalysisContext
+from chaosrunner.analysis.direct import direct_probes
 from chaosrunner.analysis.exposure import exposure
 from chaosrunner.analysis.facts import (
     ALL,
@@ -38,7 +39,7 @@ from chaosrunner.analysis.observations import Observations
 from chaosrunner.analysis.own import LATE
 from chaosrunner.analysis.picture import Picture
 from chaosrunner.analysis.placement import UNPLACED
-from chaosrunner.analysis.requests import COLUMNS, OUTCOMES, Requests
+from chaosrunner.analysis.requests import COLUMNS, OUTCOMES, Floats, Mask, Requests
 from chaosrunner.analysis.scope import restarts
 from chaosrunner.analysis.spans import evidence
 from chaosrunner.analysis.throughput import throughput
@@ -70,10 +71,10 @@ def picture(recording: Source, context: AnalysisContext) -> Picture:
     observations = Observations(context)
     for row in recording.events():
         observations.feed(row)
-    requests = Requests.of(recording.requests(list(COLUMNS)))
-    observations.requests = requests
-    if len(requests):
-        observations.last_at = max(observations.last_at, float(requests.ended.max()))
+    observations.requests, observations.direct = Requests.split(recording.requests(list(COLUMNS)))
+    for requests in (observations.requests, observations.direct):
+        if len(requests):
+            observations.last_at = max(observations.last_at, float(requests.ended.max()))
     return Picture(observations, observations.last_at)
 
 
@@ -130,6 +131,7 @@ def facts(picture: Picture) -> Facts:
         checks=[],
         prober=_prober(picture),
         skews=_skews(picture),
+        direct=direct_probes(picture),
         verdict="inconclusive",
         reason="",
         exit_code=EXIT_CODES["inconclusive"],
@@ -230,9 +232,11 @@ def _status(status: np.int64) -> int | None:
 
 
 def _unfinished(picture: Picture) -> list[str]:
-    requests = picture.requests
-    listed = requests.positions(requests.is_outcome(Outcome.UNFINISHED))
-    return [*requests.text("request", listed), *picture.observations.flight.requests]
+    found: list[str] = []
+    for each in (picture, picture.direct):
+        listed = each.requests.positions(each.requests.is_outcome(Outcome.UNFINISHED))
+        found += [*each.requests.text("request", listed), *each.flight.requests]
+    return found
 
 
 def _once(picture: Picture) -> list[OnceFacts]:
@@ -291,36 +295,58 @@ def _alerts(picture: Picture) -> list[AlertEpisode]:
 
 
 def _scheduled(picture: Picture) -> dict[str, Scheduled]:
-    requests = picture.requests
-    planned = ~np.isnan(requests.scheduled) & ~requests.once
-    refused = requests.is_outcome(Outcome.NOT_SENT)
     found = {}
-    for name in requests.vocabulary["probe"].words:
-        mine = planned & requests.of_probe(name)
-        if mine.any():
-            found[name] = Scheduled(
-                planned=int(np.count_nonzero(mine)),
-                not_sent=int(np.count_nonzero(mine & refused)),
-                evidence=requests.ids(mine & refused),
-            )
+    for requests in (picture.requests, picture.direct.requests):
+        planned = ~np.isnan(requests.scheduled) & ~requests.once
+        refused = requests.is_outcome(Outcome.NOT_SENT)
+        for name in requests.vocabulary["probe"].words:
+            mine = planned & requests.of_probe(name)
+            if mine.any():
+                found[name] = Scheduled(
+                    planned=int(np.count_nonzero(mine)),
+                    not_sent=int(np.count_nonzero(mine & refused)),
+                    evidence=requests.ids(mine & refused),
+                )
     return found
+
+
+class _Sent(NamedTuple):
+    """Of all requests that were to be sent, to whomever: columns of `Requests`, probe-once requests apart."""
+
+    fault: Mask
+    not_sent: Mask
+    dropped: Mask
+    scheduled: Floats
+    lag: Floats
+    headers: Floats
+    exact: Mask
+    chunks: Floats
+    reads: Floats
+
+    @classmethod
+    def of(cls, requests: Requests) -> _Sent:
+        mine = ~requests.once
+        fault = requests.is_outcome(Outcome.PROBER_FAULT)
+        # What was dropped has no time of sending: where our own lateness filled the cap it is a prober fault.
+        dropped = fault & (requests.sent == requests.scheduled)
+        columns: tuple[Any, ...] = (
+            fault, requests.is_outcome(Outcome.NOT_SENT), dropped, requests.scheduled, requests.send_lag,
+            requests.headers, requests.exact, requests.content_chunks, requests.content_reads,
+        )  # fmt: skip
+        return cls(*(column[mine] for column in columns))
 
 
 def _prober(picture: Picture) -> ProberFacts:
     lags = np.sort(np.array(picture.observations.run.lags))
-    requests = picture.requests
-    mine = ~requests.once
-    faults = int(np.count_nonzero(requests.is_outcome(Outcome.PROBER_FAULT) & mine))
-    total = int(np.count_nonzero(mine))
-    # What was dropped has no time of sending: where our own lateness filled the cap it is a prober fault, never sent.
-    dropped = mine & requests.is_outcome(Outcome.PROBER_FAULT) & (requests.sent == requests.scheduled)
-    late = requests.send_lag[mine & ~np.isnan(requests.send_lag) & ~dropped & ~requests.is_outcome(Outcome.NOT_SENT)]
-    late.sort()
-    planned = int(np.count_nonzero(mine & ~np.isnan(requests.scheduled)))
-    late_sends = int(np.count_nonzero(late > LATE)) + int(np.count_nonzero(dropped))
+    both = zip(_Sent.of(picture.requests), _Sent.of(picture.direct.requests), strict=True)
+    sent = _Sent(*(np.concatenate(columns) for columns in both))
+    faults, total = int(np.count_nonzero(sent.fault)), len(sent.fault)
+    late = np.sort(sent.lag[~np.isnan(sent.lag) & ~sent.dropped & ~sent.not_sent])
+    planned = int(np.count_nonzero(~np.isnan(sent.scheduled)))
+    late_sends = int(np.count_nonzero(late > LATE)) + int(np.count_nonzero(sent.dropped))
     work = own.work(picture.observations.run)
-    answered = mine & ~np.isnan(requests.headers)
-    chunks = float(np.nansum(requests.content_chunks[mine]))
+    answered = ~np.isnan(sent.headers)
+    chunks = float(np.nansum(sent.chunks))
     return ProberFacts(
         lag_p99=aggregate.nearest_rank(lags, 99),
         lag_max=float(lags[-1]) if len(lags) else None,
@@ -328,14 +354,14 @@ def _prober(picture: Picture) -> ProberFacts:
         faults_share=faults / total if total else None,
         send_lag_p99=aggregate.nearest_rank(late, 99),
         send_lag_max=float(late[-1]) if len(late) else None,
-        exact_share=float(requests.exact[answered].mean()) if answered.any() else None,
+        exact_share=float(sent.exact[answered].mean()) if answered.any() else None,
         late_sends=late_sends,
         late_share=late_sends / planned if planned else None,
         core_share=work.core_share,
         requests_per_core=work.requests,
         chunks_per_core=work.chunks,
         files_share=None if (fullest := picture.observations.run.fullest) is None else files_share(fullest),
-        bounded_share=1 - float(np.nansum(requests.content_reads[mine])) / chunks if chunks else None,
+        bounded_share=1 - float(np.nansum(sent.reads)) / chunks if chunks else None,
     )
 
 

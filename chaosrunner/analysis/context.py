@@ -26,6 +26,8 @@ class Slo(msgspec.Struct, kw_only=True, frozen=True):
 
 class ProbeContext(msgspec.Struct, kw_only=True, frozen=True):
     name: str
+    direct: bool = False
+    """Its requests went to each replica by its own address, and are none of the service's."""
     slo: Slo = Slo()
     shapes: tuple[str, ...] = ()
     """Classes of the probe's mix; empty where the manifest does not say."""
@@ -98,6 +100,7 @@ class AnalysisContext(msgspec.Struct, kw_only=True, frozen=True):
             probes=tuple(
                 ProbeContext(
                     name=probe.name,
+                    direct=probe.target == "replicas",
                     slo=msgspec.convert(probe.slo, Slo),
                     shapes=tuple(probe.shapes),
                     stream=probe.dialect != "http",

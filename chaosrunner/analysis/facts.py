@@ -408,6 +408,67 @@ class Scheduled(Fact):
     """Rows of those that were not sent."""
 
 
+class DirectReplica(Fact):
+    """A replica as a probe saw it that sent to its own address, and what the gateway sent to it meanwhile. `routed`
+    means through the gateway; where no response header names the serving Pod, nothing is known of that."""
+
+    pod: str
+    uid: str
+    addresses: list[str]
+    role: Literal["victim", "replacement"] | None
+    listens: float | None
+    """When its load began: it took connections, or was Ready."""
+    left: float | None
+    """When its load ended."""
+    fresh: bool
+    """It came, or became Ready, during the run; only then there is a routing delay."""
+    served: Milestone
+    """Send time of the first request to it that succeeded; `low` is that of the failed one before it."""
+    ready: Milestone
+    endpoint_ready: Milestone
+    routed: Milestone
+    """Send time of the first request that reached it through the gateway."""
+    routing_delay: Span
+    """served -> routed; negative where the gateway was first."""
+    passed_by: int | None
+    """Requests that went to others through the gateway, when it served and its endpoint was ready, and before the first
+    one came to it."""
+    stopped: Milestone
+    """Of one that left: end of the first of the last requests to it, none of which was answered."""
+    routed_after: int
+    """Requests that were sent through the gateway after that, and reached it."""
+    routed_after_lost: int
+    last_routed: float | None
+    """Send time of the last of them."""
+    requests: int
+    """Sent to it directly since it was first Ready: those in the probe's figures."""
+    successes: int
+    early: int
+    """Sent to it directly before; in no rate."""
+    early_served: int
+    ttft: Percentiles
+    routed_requests: int
+    routed_successes: int
+    routed_ttft: Percentiles
+    evidence: list[int]
+    """Direct requests that failed."""
+
+
+class DirectProbe(Fact):
+    """A probe whose target is the replicas: figures of its own, which are in none of the service's."""
+
+    probe: str
+    success_rate: dict[str, Estimate]
+    """By phase and `all`."""
+    incomplete_200: dict[str, int]
+    outcomes: dict[str, dict[str, int]]
+    latency: dict[str, dict[str, Percentiles]]
+    early: int
+    """Requests sent before their replica was first Ready; in none of these figures."""
+    early_served: int
+    replicas: list[DirectReplica]
+
+
 class Throughput(Fact):
     """Over the part of the run with traffic: from the first sending to the last end. Rates are per second."""
 
@@ -481,6 +542,8 @@ class Facts(Fact):
     reason: str
     exit_code: int
     """0 passed, 1 failed, 3 inconclusive, 4 aborted, 5 rollback failed."""
+    direct: list[DirectProbe] = []
+    """Probes of single replicas; everything above, the prober's own health apart, is about the others."""
     format: int = FORMAT
 
 

@@ -40,6 +40,10 @@ class Observations:
         self.run = RunState()
         self.flight = Flight()
         self.requests = Requests()
+        self.direct_flight = Flight()
+        self.direct = Requests()
+        """Requests that went to replicas by their own addresses: none of them is the service's."""
+        self.replicas: list[rows.Replica] = []
         self.usual: Usual = {}
         self.rows = 0
         self.last_at = 0.0
@@ -59,8 +63,9 @@ class Observations:
             rows.Event: self.events.feed,
             rows.Alerts: self.alerts.feed,
             rows.Watch: self._watch,
-            rows.RequestSent: self.flight.feed_sent,
-            rows.RequestHeaders: self.flight.feed_headers,
+            rows.Replica: self.replicas.append,
+            rows.RequestSent: self._sent,
+            rows.RequestHeaders: self._headers,
             rows.Request: self._request,
         }
 
@@ -76,6 +81,17 @@ class Observations:
         self.watches.feed(row)
         self.endpoints.feed_watch(row)
 
+    def _sent(self, row: rows.RequestSent) -> None:
+        (self.flight if row.replica is None else self.direct_flight).feed_sent(row)
+
+    def _headers(self, row: rows.RequestHeaders) -> None:
+        self.flight.feed_headers(row)
+        self.direct_flight.feed_headers(row)
+
     def _request(self, row: rows.Request) -> None:
-        self.flight.feed_end(row)
-        self.requests.feed(row)
+        if row.replica is None:
+            self.flight.feed_end(row)
+            self.requests.feed(row)
+        else:
+            self.direct_flight.feed_end(row)
+            self.direct.feed(row)

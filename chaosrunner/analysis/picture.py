@@ -68,12 +68,24 @@ class Whole:
 
 
 class Picture:
+    """By the requests of the service; see `direct` for the others."""
+
     def __init__(self, observations: Observations, now: float) -> None:
         self.observations = observations
         self.context = observations.context
         self.requests = observations.requests
+        self.flight = observations.flight
         self.pods = observations.pods
         self.now = now
+
+    @cached_property
+    def direct(self) -> DirectPicture:
+        """The same by the requests that went to replicas by their own addresses."""
+        return DirectPicture(self)
+
+    def of_probe(self, name: str | None) -> Picture:
+        """The one that has a probe's requests."""
+        return self.direct if name is not None and self.context.probe(name).direct else self
 
     # --- faults and victims ---
 
@@ -175,7 +187,7 @@ class Picture:
         """Send times of the requests in flight on this Pod, as far as that is known."""
         return [
             flying.sent.at
-            for flying in self.observations.flight.requests.values()
+            for flying in self.flight.requests.values()
             if serving(flying, self.pods, self.context) is pod
         ]
 
@@ -183,6 +195,14 @@ class Picture:
     def delivery(self) -> Delivery:
         """How the chunks of each stream reached the probe."""
         return delivery(self.requests, max(self.observations.run.lags, default=0.0))
+
+    @cached_property
+    def buffered(self) -> list[str]:
+        """Probes of which one stream in ten, or more, came in lumps: something on their way holds streams back."""
+        told, held, _, _ = self.delivery
+        mine = {name: self.requests.of_probe(name) for name in self.requests.vocabulary["probe"].words}
+        counts = {name: (np.count_nonzero(held & mask), np.count_nonzero(told & mask)) for name, mask in mine.items()}
+        return [name for name, (found, of) in counts.items() if found and found * 10 >= of]
 
     # --- warm ---
 
@@ -324,6 +344,41 @@ class Picture:
             case "after" if whole is not None:
                 return whole, self.now
         return None
+
+
+class DirectPicture(Picture):
+    """By the requests that went to replicas by their own addresses. Which Pods replace which, and when the service was
+    whole again, is still the service's to say.
+
+    Those sent before their replica was first Ready are in no phase, and so in no figure: until then nobody has said
+    that it serves.
+    """
+
+    def __init__(self, service: Picture) -> None:
+        super().__init__(service.observations, service.now)
+        self.requests = service.observations.direct
+        self.flight = service.observations.direct_flight
+        self.service = service
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        return self.service.pairs
+
+    @cached_property
+    def whole(self) -> Whole:
+        return self.service.whole
+
+    @cached_property
+    def early(self) -> Mask:
+        """Those sent before their replica was first Ready."""
+        early = np.zeros(len(self.requests), dtype=bool)
+        for pod in self.pods.all:
+            ready = pod.milestones.get("ready")
+            early |= self.on(pod) & (self.requests.sent < (float("inf") if ready is None else ready.high))
+        return early
+
+    def in_phase(self, name: str) -> Mask:
+        return np.asarray(super().in_phase(name) & ~self.early)
 
 
 def _phase(name: str) -> PhaseName:

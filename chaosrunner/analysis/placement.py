@@ -17,7 +17,8 @@ UNPLACED = -1
 def place(requests: Requests, pods: Pods, context: AnalysisContext) -> Codes:
     """Position in `pods.all` of the Pod that served each request; `UNPLACED` where it is not known.
 
-    The response header decides; where a probe has none, the peer's address does. A name or address that several
+    Of a request that went to a replica by its address it is that replica, or who had come to have the address. Else the
+    response header decides; where a probe has none, the peer's address does. A name or address that several
     Pods had one after the other means the one that had it when the headers came. An address that several living
     Pods share means none of them.
     """
@@ -33,11 +34,21 @@ def place(requests: Requests, pods: Pods, context: AnalysisContext) -> Codes:
         remote = np.where(usable, requests.remote, NONE).astype(np.int32)
         by_address = _resolve(remote, requests.vocabulary["remote"].words, when, pods, positions)
         placed = np.where(placed == UNPLACED, by_address, placed)
+    sent_to = requests.replica != NONE
+    if sent_to.any():
+        targets = [positions.get(uid, UNPLACED) for uid in requests.vocabulary["replica"].words]
+        target = np.array([*targets, UNPLACED], dtype=np.int32)[requests.replica]
+        remote = np.where(sent_to, requests.remote, NONE).astype(np.int32)
+        holder = _resolve(remote, requests.vocabulary["remote"].words, when, pods, positions)
+        # An address may have become another Pod's before anybody told the probe.
+        placed = np.where(sent_to, np.where(holder == UNPLACED, target, holder), placed)
     return placed
 
 
 def serving(flying: Flying, pods: Pods, context: AnalysisContext) -> PodState | None:
     """The Pod that serves a request in flight, by the rules of `place`; None before its headers came."""
+    if flying.sent.replica is not None:
+        return pods.by_uid.get(flying.sent.replica)
     if flying.headers is None:
         return None
     label = flying.label

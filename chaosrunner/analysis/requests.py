@@ -32,7 +32,7 @@ _FLOATS = (
 )  # fmt: skip
 _INTS = ("id", "status")
 _FLAGS = ("once", "exact", "success", "counted")
-_CODES = ("probe", "shape", "pod", "remote", "limit")
+_CODES = ("probe", "shape", "pod", "replica", "remote", "limit")
 _TEXTS = ("request", "error", "expected")
 COLUMNS = ("outcome", "once", "exact", "chunks", *_TEXTS, *_FLOATS, *_INTS, *_CODES)
 """Columns that the analysis reads of a recording's request table."""
@@ -154,6 +154,14 @@ class Requests:
         self._chunks(table["chunks"])
         return self
 
+    @classmethod
+    def split(cls, table: pa.Table) -> tuple[Requests, Requests]:
+        """Those of the service, and those that went to replicas directly. Raises ValueError as `of` does."""
+        if "replica" not in table.column_names or table["replica"].null_count == table.num_rows:
+            return cls.of(table), cls()
+        direct = pc.is_valid(table["replica"])
+        return cls.of(table.filter(pc.invert(direct))), cls.of(table.filter(direct))
+
     def _chunks(self, column: pa.ChunkedArray) -> None:
         start = 0
         for part in column.chunks:
@@ -237,6 +245,11 @@ class Requests:
     @property
     def pod(self) -> Codes:
         return self._column("pod")
+
+    @property
+    def replica(self) -> Codes:
+        """UID of the Pod to whose own address it was sent."""
+        return self._column("replica")
 
     @property
     def remote(self) -> Codes:

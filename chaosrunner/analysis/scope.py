@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from chaosrunner.analysis import aggregate, outages, recovery
+from chaosrunner.analysis import aggregate, direct, outages, recovery
 from chaosrunner.analysis.exposure import exposure, unplaced_across
 from chaosrunner.analysis.facts import ALL, Estimate, Exposure, Milestone, Replacement, Span
 from chaosrunner.analysis.folds.actions import Call
@@ -44,7 +44,7 @@ class MetricScope:
         """`judging` asks for values at the end of the run, which are not known where the recording has no end; else
         the values are those of this instant. `known` is a cache that scopes of one picture and one probe may share,
         where both judge or neither does."""
-        self.picture = picture
+        self.picture = picture.of_probe(probe)
         self._target = target
         self._probe = probe
         self._side = side
@@ -80,6 +80,8 @@ class MetricScope:
             return self._percentile(_PERCENTILES[name], args)
         if name in _RECOVERY:
             return self._span(getattr(self._recovery, name))
+        if name == "routing_delay":
+            return self._span(direct.routing_delay(self.picture))
         if name in MILESTONES:
             return self._reached(MILESTONES[name])
         return _METRICS[name](self, args, window)
@@ -135,14 +137,29 @@ class MetricScope:
         if not n:
             return None
         few = aggregate.too_few(n, _PERCENTILES[name])
-        return f"n = {n}" + (f": {few}" if few else "") + self._held_back(args)
+        held = int(np.count_nonzero(self._held_back(args)))
+        return (
+            f"n = {n}"
+            + (f": {few}" if few else "")
+            + (f"; {held} came in lumps: this tells of the way there" if held else "")
+        )
 
-    def _held_back(self, args: Args) -> str:
-        """That times between chunks are not the model's, where something on the way delivered them in lumps."""
+    def not_the_service(self, name: str, args: Args) -> str | None:
+        """Why the value of a metric proves nothing of the service: the way there is found to hold streams back."""
+        if name not in _PERCENTILES:
+            return None
+        held = self._held_back(args)
+        for probe in self.picture.buffered:
+            if count := int(np.count_nonzero(held & self.picture.requests.of_probe(probe))):
+                return f"{count} streams of {probe} came in lumps: {args[0]} tells of the way there"
+        return None
+
+    def _held_back(self, args: Args) -> Mask:
+        """Successes whose times between begin, chunks and tokens are not the model's, as they came in lumps."""
         picture = self.picture
-        held = picture.delivery.held & picture.requests.success & self._mask(args, None, 1)
-        count = int(np.count_nonzero(held)) if args[0] != "e2e" else 0
-        return f"; {count} came in lumps: this tells of the way there" if count else ""
+        if args[0] == "e2e":
+            return np.zeros(len(picture.requests), dtype=bool)
+        return np.asarray(picture.delivery.held & picture.requests.success & self._mask(args, None, 1))
 
     def no_sample(self, name: str, args: Args, window: float | None) -> str | None:
         """Why a metric of requests has none to be of; None where it has some, and for other metrics."""
@@ -169,7 +186,7 @@ class MetricScope:
         return self._share(good_share(self.picture, self._mask(())))
 
     def _in_flight(self, args: Args, window: float | None) -> Value:
-        flight = self.picture.observations.flight.requests.values()
+        flight = self.picture.flight.requests.values()
         flying = [f for f in flight if self._probe in (None, f.sent.probe)]
         if not args:
             return len(flying)
@@ -309,6 +326,9 @@ class MetricScope:
                 rows = requests.ids(unplaced_across(picture, self._probe))
             case "loss_on_victim" | "exposed":
                 rows = [row for victim in self.exposure.victims for row in victim.evidence]
+            case "routing_delay":
+                replicas = direct.replacements(picture)
+                rows = [row for r in replicas for row in (*r.served.evidence, *r.routed.evidence)]
             case _ if name in MILESTONES:
                 stage = MILESTONES[name]
                 rows = [row for r in self.replacements for row in getattr(r.milestones, stage).evidence]
@@ -348,7 +368,7 @@ def _phase(args: Args, position: int) -> str:
 UNCERTAIN = frozenset(
     {
         "success_rate", "good_share", "loss_on_victim", "exposed", "time_to_serve", "time_to_ready",
-        "time_to_first_stream", "restarts", "zero_ready_seconds",
+        "time_to_first_stream", "routing_delay", "restarts", "zero_ready_seconds",
     }
 )  # fmt: skip
 """Metrics whose value depends on the side."""

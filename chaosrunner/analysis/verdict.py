@@ -1,11 +1,13 @@
 """Checks and the verdict of the run.
 
 A check whose expression is unknown at the end, or whose answer depends on what nobody saw (requests of unknown
-Pods, watch gaps, what came after the recording broke off), is skipped: not proven, never passed.
+Pods, watch gaps, what came after the recording broke off) or on times that a buffer on the way made, is skipped: not
+proven, never passed.
 """
 
 from __future__ import annotations
 
+from chaosrunner.analysis import direct
 from chaosrunner.analysis.context import CheckContext
 from chaosrunner.analysis.facts import CheckResult, Finding, RunFacts, Verdict
 from chaosrunner.analysis.observations import Observations
@@ -32,7 +34,7 @@ def check(picture: Picture, wanted: CheckContext) -> CheckResult:
         side: MetricScope(picture, probe=wanted.probe, side=side, confident=confident, judging=True, known=known)
         for side in sides
     }
-    answers = {side: evaluate(wanted.expression, scope) for side, scope in scopes.items()}
+    answers = {side: evaluate(wanted.expression, _OfTheService(scope)) for side, scope in scopes.items()}
     metrics = [node for node in walk(wanted.expression) if isinstance(node, Metric)]
     values = {str(node): scopes["point"].value(node.name, node.args, node.window) for node in metrics}
     notes = {str(node): note for node in metrics if (note := scopes["point"].note(node.name, node.args))}
@@ -68,6 +70,16 @@ def check(picture: Picture, wanted: CheckContext) -> CheckResult:
     )
 
 
+class _OfTheService:
+    """The values of a scope, but for those that tell of the way to the service instead."""
+
+    def __init__(self, scope: MetricScope) -> None:
+        self._scope = scope
+
+    def value(self, name: str, args: tuple[str, ...], window: float | None) -> Value:
+        return None if self._scope.not_the_service(name, args) else self._scope.value(name, args, window)
+
+
 def _between(node: Expression, scopes: dict[Side, MetricScope]) -> bool:
     """Whether a metric is compared for equality with a number that is neither of its ends, but possible."""
     match node:
@@ -83,6 +95,8 @@ def _between(node: Expression, scopes: dict[Side, MetricScope]) -> bool:
 def _why(picture: Picture, metrics: list[Metric], values: dict[str, Value], scopes: dict[Side, MetricScope]) -> str:
     point = scopes["point"]
     for node in metrics:
+        if why := point.not_the_service(node.name, node.args):
+            return why
         if values[str(node)] is not None:
             continue
         if no_sample := point.no_sample(node.name, node.args, node.window):
@@ -92,11 +106,13 @@ def _why(picture: Picture, metrics: list[Metric], values: dict[str, Value], scop
                 return "no fault took a Pod"
             known = "was" if not point.exposure.unplaced else "is known to have been"
             return f"exposure 0: no stream {known} in flight on a victim when the fault was sent"
-        if node.name.startswith(("replacement", "time_to_")):
+        if node.name.startswith(("replacement", "time_to_", "routing_delay")):
             if not picture.pairs:
                 return "no fault took a Pod"
             stage = MILESTONES.get(node.name, "first_complete")
             reached = [(r.pod, getattr(r.milestones, stage).why) for r in point.replacements]
+            if node.name == "routing_delay":
+                reached = [(r.pod, r.served.why or r.routed.why) for r in direct.replacements(picture)]
             whys = [f"{pod}: {why}" for pod, why in reached if why]
             missing = [f"{pair.victim.name} has no replacement" for pair in picture.pairs if pair.replacement is None]
             cut = [NO_END] if point.open(node.name) else []

@@ -126,6 +126,11 @@ def _of_file(given: dict[str, Any]) -> Asked:
         playbook, values = load_playbook(given["playbook"], parameters), dict(parameters)
         endpoint = Endpoint(url=given["url"])
     probe = _chosen(playbook, given["name"])
+    if probe.target == "replicas":
+        raise UserError(
+            f"probe {probe.name} goes to the replicas, whose addresses only a cluster tells: choose another one, or "
+            "give the URL of one replica and what is sent by flags"
+        )
     spec = spec_of(probe, endpoint, seed=secrets.token_hex(4))
     slo = {name: float(limit) for name, limit in probe.slo.model_dump(exclude_none=True).items()}
     hidden = tuple(credentials(drill, [spec], {})) if drill is not None else ()

@@ -37,8 +37,9 @@ def compare(a: str, b: str, timelines: Path, output: str, exit_code: bool) -> in
     from chaosrunner.analysis.comparison import compare as compared
     from chaosrunner.analysis.reading import Reading
     from chaosrunner.cli.output import out, print_json
-    from chaosrunner.reports import markdown, render
     from chaosrunner.reports.comparison import headline, sections
+    from chaosrunner.reports.markdown import markdown
+    from chaosrunner.reports.terminal import render
     from chaosrunner.timeline import reader
 
     found = [reader.resolve(timelines, name) for name in (a, b)]

@@ -103,9 +103,9 @@ class Display:
         self._now = row.at
         lost = False
         match row:
-            case rows.RequestSent(once=False):
+            case rows.RequestSent(once=False, replica=None):
                 self._sent += 1
-            case rows.Request(once=False):
+            case rows.Request(once=False, replica=None):
                 self._ended += 1
                 lost = row.outcome not in SUCCESSES
                 self._lost += lost

@@ -24,7 +24,7 @@ from chaosrunner.cli import labs, real_lab
 from chaosrunner.cluster import ClusterConfig
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.playbook import BoundDrill
-from chaosrunner.playbook.models import Gateway
+from chaosrunner.playbook.models import Gateway, Replicas
 
 START_LIMIT = 120.0
 """Longest start of an embedded lab, seconds, beyond the start-up time of its replicas. A real one, which may have to
@@ -209,6 +209,7 @@ def towards(bound: BoundDrill, ready: Ready) -> tuple[BoundDrill, ClusterConfig]
             "insecure": False,
             "http2": False,
             "proxy": None,
+            "replicas": Replicas(),
             "pod_header": ready.pod_header or drill.endpoint.pod_header,
         }
     )

@@ -13,8 +13,8 @@ from chaosrunner.cli.metrics import serving
 from chaosrunner.cli.output import err, out, print_json
 from chaosrunner.cli.progress import Progress
 from chaosrunner.engine.alone import Alone, run_alone
-from chaosrunner.reports import render
 from chaosrunner.reports.load import load_headline, load_sections
+from chaosrunner.reports.terminal import render
 
 
 def run(timelines: Path, output: str, record: bool, metrics: str | None, **given: Any) -> int:

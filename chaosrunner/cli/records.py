@@ -41,8 +41,11 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     from chaosrunner.analysis import AnalysisContext, analyse
     from chaosrunner.cli import guardians
     from chaosrunner.cli.output import out, print_json
-    from chaosrunner.reports import headline, junit, markdown, render, sections
+    from chaosrunner.reports.junit import junit
     from chaosrunner.reports.load import load_headline, load_sections
+    from chaosrunner.reports.markdown import markdown
+    from chaosrunner.reports.sections import headline, sections
+    from chaosrunner.reports.terminal import render
     from chaosrunner.timeline import reader
 
     check_target("--junit", junit_file)
@@ -90,7 +93,7 @@ def report(recording: str, timelines: Path, output: str, junit_file: Path | None
     "--kind",
     "kinds",
     metavar="KIND,...",
-    help="Only these kinds: run, step, action, journal, effect, clock, skew, prober, worker, request_sent, "
+    help="Only these kinds: run, step, action, journal, effect, clock, skew, prober, worker, replica, request_sent, "
     "request_headers, request, pod, endpoints, node, pdb, event, alerts, watch. Where absent, all but clock, skew and "
     "prober.",
 )
@@ -138,7 +141,7 @@ def list_runs(timelines: Path, output: str) -> None:
     """List the recordings, newest first."""
     from chaosrunner.cli import shelf
     from chaosrunner.cli.output import out, print_json
-    from chaosrunner.reports import print_table
+    from chaosrunner.reports.terminal import print_table
 
     listed = shelf.listed(timelines)
     if output == "json":

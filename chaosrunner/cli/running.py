@@ -32,10 +32,12 @@ from chaosrunner.journal.journal import Connection
 from chaosrunner.journal.recover import recover_annotated
 from chaosrunner.plan.plan import Plan, make_plan
 from chaosrunner.playbook import BoundDrill, load_drill
-from chaosrunner.reports import Cell, Section, headline, junit, render, sections
 from chaosrunner.reports.compare import in_words, side_by_side
-from chaosrunner.reports.document import STYLES
+from chaosrunner.reports.document import STYLES, Cell, Section
+from chaosrunner.reports.junit import junit
 from chaosrunner.reports.plan import plan_headline, plan_sections
+from chaosrunner.reports.sections import headline, sections
+from chaosrunner.reports.terminal import render
 from chaosrunner.timeline.clock import Clock
 
 ABORTED = 4

@@ -25,7 +25,7 @@ def missed(
     picture = live.picture(now)
     requests, pods = picture.requests, picture.pods
     recent = requests.in_service & (requests.ended >= since)
-    flying = list(live.observations.flight.requests.values())
+    flying = list(picture.flight.requests.values())
     found = [serving(one, pods, live.context) for one in flying]
     total = int(np.count_nonzero(recent)) + len(flying)
     served = {pods.all[position].uid for position in np.unique(picture.placed[recent]) if position != UNPLACED}
@@ -38,7 +38,8 @@ def missed(
     if not without:
         return None
     text = f"none of the {total} requests seen meanwhile was on {_names(without)}"
-    if reused := [probe.name for probe in probes if probe.connection != "new"]:
+    through = [probe for probe in probes if not probe.replicas]
+    if reused := [probe.name for probe in through if probe.connection != "new"]:
         text += (
             f"; {', '.join(reused)} reuses its connections, and the address of a Service keeps each of them with one "
             "Pod: set connection: new in the probe, or a higher concurrency"

@@ -82,7 +82,9 @@ async def prepared(
         if bound.drill.production:
             await _named(plan, name_cluster)
         specs = {probe.name: traffic.spec_of(probe, bound.drill.endpoint, seed=run) for probe in bound.playbook.probes}
-        make_room(sum(spec.most_in_flight for spec in specs.values()))
+        # Replacements come before those are gone whom they replace.
+        most = 2 * max(plan.size, plan.workload.replicas or 0)
+        make_room(sum(spec.most_in_flight * (most if spec.replicas else 1) for spec in specs.values()))
         fetcher, headers = _prometheus(bound, clock)
         hidden = credentials(bound.drill, specs.values(), headers)
         logs.hide(hidden)

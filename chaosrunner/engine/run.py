@@ -32,6 +32,7 @@ from chaosrunner.engine.describe import manifest_of
 from chaosrunner.engine.guarding import Guarded
 from chaosrunner.engine.prepare import Confirm, NameCluster, Prepared, prepared
 from chaosrunner.engine.prepare import lock as lock_target
+from chaosrunner.engine.replicas import Follower
 from chaosrunner.engine.steps import Stage
 from chaosrunner.engine.supervise import Supervisor, signals_held
 from chaosrunner.errors import Refused, UserError
@@ -47,6 +48,7 @@ from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.plan import Plan
 from chaosrunner.playbook import BoundDrill
 from chaosrunner.playbook.expressions import Expression
+from chaosrunner.probes.replicas import Replicas
 from chaosrunner.probes.run import run_probe
 from chaosrunner.probes.self_check import Tally, self_check
 from chaosrunner.probes.spec import ProbeSpec
@@ -206,6 +208,9 @@ class _Run:
         self.stop = anyio.Event()
         """No request starts after this."""
         self.tally = Tally()
+        self.replicas = Replicas()
+        self.starting = {name: anyio.Event() for name, spec in ready.specs.items() if spec.workers > 1}
+        """Probes whose processes are not up yet."""
         self.probes_done: list[anyio.Event] = []
         drill = ready.bound.drill.metadata.name
         try:
@@ -247,10 +252,14 @@ class _Run:
         self.lost = True
         self.supervisor.abort(f"the recording cannot be written: {error.strerror}", late=True)
 
-    def _lose_worker(self, row: rows.Row) -> None:
-        """A probe that lost a part of itself no longer sends what the playbook says."""
-        if isinstance(row, rows.Worker) and row.event == "died":
+    def _hear_of_worker(self, row: rows.Row) -> None:
+        """A probe begins when all its processes do; one that lost a part of itself no longer sends what was asked."""
+        if not isinstance(row, rows.Worker):
+            return
+        if row.event == "died":
             self.supervisor.abort(f"probe {row.probe}: {row.reason}")
+        elif row.event == "began" and row.probe in self.starting:
+            self.starting.pop(row.probe).set()
 
     def _listen(self, name: str, listener: Emit, failing: Callable[[str, Exception], None]) -> None:
         """Hands rows to `listener` until it fails: who emits a row, or undoes a change, has no part in that."""
@@ -287,7 +296,11 @@ class _Run:
             self._listen("display", self.options.follow(self.folder, self.live), _gone)
         if self.options.measure:
             self._listen("metrics", self.options.measure(self.live), _gone)
-        self._listen("workers", self._lose_worker, self._failed)
+        self._listen("workers", self._hear_of_worker, self._failed)
+        if any(spec.replicas for spec in self.ready.specs.values()):
+            way, context = self.bound.drill.endpoint.replicas, self.live.context
+            follower = Follower(context.selector, context.service, way, self.replicas.set)
+            self._listen("replicas", follower.feed, self._failed)
         self.emit(rows.Run(at=self.clock.now(), event="started"))
         self.relay.attach(self.emit)
         log.info("run", id=self.ready.run, folder=str(self.folder))
@@ -388,6 +401,8 @@ class _Run:
                 done = anyio.Event()
                 self.probes_done.append(done)
                 background.start_soon(self._probe, spec, done)
+            for begun in list(self.starting.values()):  # no step's time counts before there is traffic
+                await begun.wait()
             async with anyio.create_task_group() as group:
                 if abort is not None:
                     group.start_soon(self._abort_when, abort, stage.baseline_done)
@@ -441,8 +456,9 @@ class _Run:
         self.emit(row)
 
     async def _probe(self, spec: ProbeSpec, done: anyio.Event) -> None:
+        run = partial(run_probe, spec, self._counted, self.clock, self.stop, replicas=self.replicas)
         try:
-            await self._guarded(f"probe {spec.name}", partial(run_probe, spec, self._counted, self.clock, self.stop))
+            await self._guarded(f"probe {spec.name}", run)
             if not self.stop.is_set():
                 self.supervisor.abort(f"probe {spec.name} ended by itself")
         finally:

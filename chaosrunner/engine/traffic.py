@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from chaosrunner.errors import UserError
 from chaosrunner.playbook import loads, models
 from chaosrunner.playbook.prompts import read_prompts
+from chaosrunner.playbook.secret import Secret
 from chaosrunner.probes.spec import (
     CancelAfter,
     DialectName,
@@ -19,6 +22,7 @@ from chaosrunner.probes.spec import (
     Stage,
 )
 from chaosrunner.timeline import manifest
+from chaosrunner.timeline.redact import is_sensitive
 
 
 def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> ProbeSpec:
@@ -33,9 +37,12 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
     last_line = probe.json_lines.terminal if probe.json_lines else None
     timeouts = probe.timeouts
     closed = probe.load.closed or loads.Closed(concurrency=1)
+    direct = probe.target == "replicas"
+    way = _direct(endpoint) if direct else _by_url(endpoint)
     return ProbeSpec(
         name=probe.name,
-        url=endpoint.url,
+        url=way.url,
+        replicas=direct,
         dialect=dialect,
         shapes=_shapes(probe),
         model=(probe.text.model or endpoint.model) if probe.text else None,
@@ -55,13 +62,20 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
             token_idle=timeouts.token_idle,
             total=timeouts.total,
         ),
-        headers=models.resolve_headers(endpoint.headers),
-        api_key=endpoint.api_key.resolve() if endpoint.api_key else None,
-        ca=endpoint.ca,
-        insecure=endpoint.insecure,
-        http2=endpoint.http2,
-        proxy=endpoint.proxy,
-        pod_header=endpoint.pod_header,
+        headers=models.resolve_headers(
+            {
+                name: value
+                for name, value in endpoint.headers.items()
+                if (way.credentials or not (isinstance(value, Secret) or is_sensitive(name)))
+                and (way.host is None or name.lower() != "host")
+            }
+        ),
+        api_key=endpoint.api_key.resolve() if endpoint.api_key and way.credentials else None,
+        ca=way.ca,
+        insecure=way.insecure,
+        http2=way.http2,
+        proxy=way.proxy,
+        pod_header=None if direct else endpoint.pod_header,
         unique=probe.text.unique if probe.text else True,
         fixed_length=probe.fixed_length,
         record_chunks=probe.record_chunks,
@@ -72,11 +86,48 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
     )
 
 
+class _Way(NamedTuple):
+    """How requests get to whoever answers them."""
+
+    url: str
+    ca: str | None
+    insecure: bool
+    http2: bool
+    proxy: str | None
+    credentials: bool
+    """Whether those of the endpoint go along."""
+    host: str | None
+    """Host header instead of the endpoint's."""
+
+
+def _by_url(endpoint: models.Endpoint) -> _Way:
+    assert endpoint.url is not None
+    return _Way(endpoint.url, endpoint.ca, endpoint.insecure, endpoint.http2, endpoint.proxy, True, None)
+
+
+def _direct(endpoint: models.Endpoint) -> _Way:
+    assert endpoint.url is not None
+    way = endpoint.replicas
+    # A way to trust that is given here replaces the endpoint's.
+    own = way.ca is not None or way.insecure is not None
+    host = way.host or urlsplit(endpoint.url).netloc
+    return _Way(
+        url=f"{way.scheme}://{host}",
+        ca=way.ca if own else endpoint.ca,
+        insecure=bool(way.insecure) if own else endpoint.insecure,
+        http2=way.http2,
+        proxy=way.proxy,
+        credentials=way.credentials,
+        host=way.host,
+    )
+
+
 def describe(probe: models.Probe, spec: ProbeSpec, warm_streams: int) -> manifest.Probe:
     """What the manifest keeps of a probe."""
     return manifest.Probe(
         name=probe.name,
         dialect=spec.dialect,
+        target=probe.target,
         stream=spec.streams,
         shapes=[shape.name for shape in spec.shapes],
         slo=probe.slo.model_dump(exclude_none=True),

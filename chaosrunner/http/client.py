@@ -45,24 +45,34 @@ class StreamClient:
         connection: Literal["new", "reused", "fixed"] = "new",
         http2: bool = False,
         proxy: str | None = None,
+        server_name: str | None = None,
         timeouts: Timeouts | None = None,
     ) -> None:
-        by = Proxy.of(proxy) if proxy is not None else None
-        self._target = target = Target(base_url, {**HEADERS, **(headers or {})}, by)
+        """`server_name`: whose certificate is wanted, where that is not the URL's host."""
+        self._proxy = Proxy.of(proxy) if proxy is not None else None
+        self._headers = {**HEADERS, **(headers or {})}
         self._clock = clock
         self._stamps = Stamps(clock)
         self._shared = connection != "fixed"
         self._keeps = connection != "new"
         self._http2 = http2
-        self._dialer = Dialer(
-            target,
-            tls=tls_context(ca, insecure, http2=http2) if target.secure else None,
-            stamps=self._stamps,
-            proxy=by,
-            tunnel=target.secure or http2,
-        )
+        self._server_name = server_name
+        self._target = Target(base_url, self._headers, self._proxy)
+        self._tls = tls_context(ca, insecure, http2=http2) if self._target.secure else None
         self.timeouts = timeouts if timeouts is not None else Timeouts()
+        self._dialer = self._make_dialer()
         self._pool = self._make_pool()
+
+    def towards(self, base_url: str) -> StreamClient:
+        """A client of another target with the same scheme, which shares nothing with this one but its settings.
+
+        Raises UserError where the address is of no use.
+        """
+        other = copy(self)
+        other._target = Target(base_url, self._headers, self._proxy)
+        other._dialer = other._make_dialer()
+        other._pool = other._make_pool()
+        return other
 
     @asynccontextmanager
     async def lane(self) -> AsyncIterator[StreamClient]:
@@ -96,6 +106,16 @@ class StreamClient:
         `headers` must not be changed afterwards. Raises UserError for a header of no use.
         """
         return Exchange(self._carrier(method, path, content, headers), self._clock, self.timeouts)
+
+    def _make_dialer(self) -> Dialer:
+        return Dialer(
+            self._target,
+            tls=self._tls,
+            stamps=self._stamps,
+            proxy=self._proxy,
+            tunnel=self._target.secure or self._http2,
+            server_name=self._server_name,
+        )
 
     def _make_pool(self) -> Pool | Http2Pool:
         if not self._http2:

@@ -41,9 +41,14 @@ class Dialer:
         stamps: Stamps,
         proxy: Proxy | None = None,
         tunnel: bool = False,
+        server_name: str | None = None,
     ) -> None:
-        """`tunnel`: ask the proxy for a connection to the target; else it is to take the requests themselves."""
+        """`tunnel`: ask the proxy for a connection to the target; else it is to take the requests themselves.
+
+        server_name: whose certificate is wanted, the target's host where None.
+        """
         self._target = target
+        self._server_name = server_name or target.host
         self._host, self._port = (proxy.host, proxy.port) if proxy is not None else (target.host, target.port)
         self._tls = tls
         self._stamps = stamps
@@ -144,7 +149,7 @@ class Dialer:
         self, wait: Wait, connection: Connection, context: ssl.SSLContext, limit: float | None
     ) -> None:
         owner = connection.owner = _Making(wait)
-        connection.start_tls(Tls(context, self._target.host))
+        connection.start_tls(Tls(context, self._server_name))
         deadline = None if limit is None else wait.loop.time() + limit
         try:
             while not connection.step_handshake():

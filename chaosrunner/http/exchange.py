@@ -14,6 +14,7 @@ from chaosrunner.http.headers import Headers
 from chaosrunner.http.wait import Wait
 from chaosrunner.timeline.clock import Clock
 
+_NONE = Headers()
 HIGH_WATER = 1 << 20
 """Bytes that wait to be pulled before the peer is told to hold."""
 
@@ -132,7 +133,7 @@ class Exchange:
         self.timings = Timings()
         self.wait: Wait
         self.status: int | None = None
-        self.headers = Headers()
+        self.headers = _NONE
         self.connection: str | None = None
         """Our end of the connection, `address:port`: what the other side's logs call it, too."""
         self.remote: str | None = None

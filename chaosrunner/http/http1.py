@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from chaosrunner.http.errors import NoResponse, StreamCut
 from chaosrunner.http.headers import Headers
@@ -32,7 +32,19 @@ OnHeaders = Callable[[float, int, Headers], OnData]
 """As in `chaosrunner.http.exchange.Receiver`."""
 State = Literal["head", "chunked", "trailers", "counted", "until_close", "complete"]
 
-_heads: dict[bytes, tuple[int, Headers, int]] = {}
+
+class _Head(NamedTuple):
+    """A status line and header fields, and what they say of the body and the connection."""
+
+    status: int
+    headers: Headers
+    persists: bool
+    """The connection is to go on after the answer, as far as the peer says."""
+    codings: str | None
+    length: str | None
+
+
+_heads: dict[bytes, _Head] = {}
 
 
 class Http1Response:
@@ -169,10 +181,10 @@ class Http1Response:
                 if len(_heads) >= KEPT_HEADS:
                     _heads.clear()
                 _heads[head] = known
-            status, headers, version = known
+            status, headers = known.status, known.headers
             position = end.end()
             if status >= 200:
-                self._frame(status, headers, version)
+                self._frame(known)
                 self._on_data = self._on_headers(at, status, headers)
                 return position
             if status == 101:
@@ -181,12 +193,11 @@ class Http1Response:
             if self._interim > MOST_INTERIM:
                 raise NoResponse(f"more than {MOST_INTERIM} interim answers (1xx)")
 
-    def _frame(self, status: int, headers: Headers, version: int) -> None:
+    def _frame(self, head: _Head) -> None:
         """How the body ends (RFC 9112, section 6.3), and whether the connection persists after it (section 9.3)."""
-        options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
-        self.keep_alive = "close" not in options and (version == 1 or "keep-alive" in options)
-        codings, length = headers.get("transfer-encoding"), headers.get("content-length")
-        if self._bodiless or status in (204, 304):
+        self.keep_alive = head.persists
+        codings, length = head.codings, head.length
+        if self._bodiless or head.status in (204, 304):
             self._state = "complete"
         elif codings is not None:
             chunked = codings.rpartition(",")[2].strip().lower() == "chunked"
@@ -266,8 +277,7 @@ class Http1Response:
                 raise StreamCut("bad_chunk", f"no trailer field: {line[:40]!r}")
 
 
-def _parse_head(head: bytes) -> tuple[int, Headers, int]:
-    """Status, header fields, and the minor version of HTTP/1."""
+def _parse_head(head: bytes) -> _Head:
     if b"\n " in head or b"\n\t" in head:
         head = _FOLD.sub(b" ", head)  # RFC 9112, section 5.2
     first, _, lines = head.partition(b"\n")
@@ -276,7 +286,10 @@ def _parse_head(head: bytes) -> tuple[int, Headers, int]:
     if lines and len(fields) != lines.count(b"\n") + 1:
         wrong = next(line for line in lines.split(b"\n") if not _FIELDS.fullmatch(line))
         raise NoResponse(f"no header field: {wrong.strip()[:40]!r}")
-    return status, Headers(fields), version
+    headers = Headers(fields)
+    options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
+    persists = "close" not in options and (version == 1 or "keep-alive" in options)
+    return _Head(status, headers, persists, headers.get("transfer-encoding"), headers.get("content-length"))
 
 
 def _parse_status_line(line: bytes) -> tuple[int, int]:

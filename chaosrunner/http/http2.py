@@ -15,6 +15,7 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
+import h2.stream
 
 from chaosrunner.http.connection import Connection
 from chaosrunner.http.errors import CutKind, NoResponse, StreamCut, TransportError
@@ -71,6 +72,8 @@ class Session:
         self.used = False
         """A stream has begun on it."""
         self._streams: dict[int, Stream] = {}
+        self._last = 0
+        """The number of the last stream that we began."""
         self._held: dict[int, int] = {}
         """Bytes not acknowledged to the peer, by streams that are to be slow."""
         self._pieces: dict[int, list[bytes]] = {}
@@ -99,6 +102,7 @@ class Session:
         """Send a stream's request; returns the stream's number."""
         number = self._h2.get_next_available_stream_id()
         self._streams[number] = stream
+        self._last = number
         self.used = True
         self._h2.send_headers(number, stream.fields, end_stream=not stream.unsent)
         if stream.unsent:
@@ -172,7 +176,7 @@ class Session:
             events = self._h2.receive_data(frame)
         except h2.exceptions.ProtocolError as error:
             number = int.from_bytes(frame[5:_FRAME_HEADER], "big") & 0x7FFFFFFF
-            if number not in self._streams or not self._is_of_one_stream(frame, error):
+            if not self._is_of_one_stream(number, frame, error):
                 raise
             self._break(number, at, frame, error, exact)
             return []
@@ -181,8 +185,13 @@ class Session:
             self._h2.state_machine.state = h2.connection.ConnectionState.CLIENT_OPEN
         return events
 
-    def _is_of_one_stream(self, frame: bytes, error: h2.exceptions.ProtocolError) -> bool:
-        """Whether a violation makes an answer malformed and leaves the connection sound (RFC 9113, section 8.1.1)."""
+    def _is_of_one_stream(self, number: int, frame: bytes, error: h2.exceptions.ProtocolError) -> bool:
+        """Whether a violation makes an answer malformed and leaves the connection sound (RFC 9113, section 8.1.1).
+
+        Also of a stream that nobody waits for any more, such as one that a GOAWAY took back without a reset.
+        """
+        if not (number % 2 and number <= self._last):  # the odd ones are ours (section 5.1.1)
+            return False
         if isinstance(error, h2.exceptions.InvalidBodyLengthError):
             return True
         # h2 has no class of its own for malformed fields. Those of HPACK and of its state machines have a cause; what
@@ -205,6 +214,10 @@ class Session:
             if data := _data_of(frame):
                 self._pieces.setdefault(number, []).append(data)
         self._hand_on(number, at, exact)
+        broken = self._h2.streams.get(number)
+        if broken is not None and broken.closed and broken.closed_by is None:
+            # h2 has closed the stream too, but without a reset, and would end the connection for what yet comes of it.
+            broken.state_machine.state = h2.stream.StreamState.HALF_CLOSED_LOCAL
         self._reset(number, h2.errors.ErrorCodes.PROTOCOL_ERROR)
         if frame[3] == _DATA:
             self._acknowledge(number, len(frame) - _FRAME_HEADER)

@@ -124,7 +124,7 @@ class Http1Carrier:
             except TransportError as ending:
                 failure = ending
             else:
-                self._exchange.complete(at, properly=None)
+                self._exchange.complete(at, properly=self._response.ended_properly)
                 return
         elif self._response.has_headers:
             failure = after_headers(error)

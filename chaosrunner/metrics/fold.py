@@ -1,7 +1,8 @@
 """Rows into counters and histograms, at a cost of about a microsecond a row.
 
-Nothing here waits for anybody: rows come from the event loop's thread, and whoever reads the figures, from another
-one, reads them as they are. A scrape may so see a request in one histogram and not yet in the next; none is lost.
+Rows come from the event loop's thread, which waits for nobody; whoever reads the figures, from another one, reads them
+as they are. A scrape may so see a request in one histogram and not yet in the next; none is lost. Only the gaps between
+chunks are counted by both threads, and so by one at a time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,7 @@ class ProbeFold:
         self.e2e = Histogram(edges["e2e"])
         self.chunk_gap = Histogram(edges["chunk_gap"])
         self._chunks: deque[list[float]] = deque()
+        self._counting = Lock()
 
     def request(self, row: rows.Request) -> None:
         self.in_flight.discard(row.request)
@@ -79,11 +82,18 @@ class ProbeFold:
                 self.tpot.add((row.last_token - first) / (tokens - 1))
         if row.chunks is not None and len(row.chunks) > 1:
             self._chunks.append(row.chunks)
-            if len(self._chunks) > WAITING:
-                self.count_gaps()
+            if len(self._chunks) > WAITING and self._counting.acquire(blocking=False):  # else a scrape is at it
+                try:
+                    self._count_gaps()
+                finally:
+                    self._counting.release()
 
     def count_gaps(self) -> None:
         """Counts the gaps of all requests so far: many at a time, since a request has as many as it has chunks."""
+        with self._counting:
+            self._count_gaps()
+
+    def _count_gaps(self) -> None:
         waiting: list[list[float]] = []
         while self._chunks:
             waiting.append(self._chunks.popleft())

@@ -15,11 +15,13 @@ def to_row(obj: Object, *, seen: rows.Seen, at: float, gap: int | None = None) -
     Conditions that are absent read as the API defines them (discovery/v1 types.go): ready and serving true,
     terminating false.
     """
+    ports = [port for port in obj.get("ports") or [] if port.get("port") is not None]
     return rows.EndpointSlice(
         **identity(obj, seen, at, gap),
         service=labels(obj).get(SERVICE_LABEL),
         endpoints=[_endpoint(endpoint) for endpoint in obj.get("endpoints") or []],
-        ports=[port["port"] for port in obj.get("ports") or [] if port.get("port") is not None],
+        ports=[port["port"] for port in ports],
+        named_ports={port.get("name") or "": port["port"] for port in ports},
     )
 
 

@@ -80,7 +80,11 @@ def remarks(bound: BoundDrill, options: Options) -> list[str]:
     if names and not options.secrets:
         found.append(f"the drill reads {', '.join(names)} from its environment: give --env-from SECRET")
     endpoint, prometheus = bound.drill.endpoint, bound.drill.prometheus
-    files = [secret.file for secret in credentials] + [endpoint.ca, prometheus.ca if prometheus else None]
+    files = [secret.file for secret in credentials] + [
+        endpoint.ca,
+        endpoint.replicas.ca,
+        prometheus.ca if prometheus else None,
+    ]
     if named := sorted({file for file in files if file}):
         found.append(f"the drill reads {', '.join(named)}: mount it at the same path relative to the drill")
     if prompts := sorted({path for probe in bound.playbook.probes for path in probe.prompt_files}):

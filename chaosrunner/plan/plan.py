@@ -15,7 +15,7 @@ from chaosrunner.cluster.resources import Object
 from chaosrunner.cluster.session import ApiError, Cluster
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.faults.base import Fault, PlanContext, Preview, Problem, Touch
-from chaosrunner.plan import access, routing
+from chaosrunner.plan import access, reach, routing
 from chaosrunner.plan.access import Right
 from chaosrunner.plan.aim import Means, NodeStep, PodStep, WorkloadStep, node_fault
 from chaosrunner.plan.limits import Guard, protected
@@ -82,7 +82,8 @@ class Plan(msgspec.Struct, kw_only=True):
 async def make_plan(
     bound: BoundDrill, cluster: Cluster, *, environ: Mapping[str, str] = os.environ, host: str | None = None
 ) -> Plan:
-    """Plans a drill. Sends nothing that changes anything: reads, access reviews, and dry-run evictions.
+    """Plans a drill. Sends nothing that changes anything: reads, access reviews, and dry-run evictions; and opens
+    connections to Pods to which a probe will send.
 
     `environ` and `host` tell where the runner is. Raises Refused where the workload cannot be read at all, with the
     rights that are missing for it; Unreachable.
@@ -105,7 +106,8 @@ async def make_plan(
     routed = routing.problems(drill, playbook, resolved.service)
     if reason := protected(workload.namespace, drill.limits):
         simulation.problems.append(Problem(severity="refuse", code="protected_namespace", text=reason))
-    problems = _sorted([*resolved.problems, *routed, *simulation.problems, *access.problems(answered)])
+    reached = await reach.problems(drill, playbook, workload.namespace, resolved.pods, cluster)
+    problems = _sorted([*resolved.problems, *routed, *reached, *simulation.problems, *access.problems(answered)])
     return Plan(
         drill=drill.metadata.name,
         playbook=playbook.metadata.name,

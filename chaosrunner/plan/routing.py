@@ -20,6 +20,7 @@ _ON_THE_REPLACEMENT = frozenset(
         "replacement.tokens",
         "time_to_serve",
         "time_to_first_stream",
+        "routing_delay",
     }
 )
 """Metrics that only requests on a replacement make known."""
@@ -44,7 +45,8 @@ def problems(drill: Drill, playbook: Playbook, service: Object | None) -> Iterat
             "in_flight(target) is never known, so the step that waits for it gives up",
             how="give endpoint.pod_header, or the URL of a gateway that names the Pod",
         )
-    if all(probe.connection != "new" for probe in playbook.probes) and (what := _needs_new(playbook, asked)):
+    through = [probe for probe in playbook.probes if probe.target == "endpoint"]
+    if all(probe.connection != "new" for probe in through) and (what := _needs_new(playbook, asked)):
         yield Problem(
             severity="warn",
             code="sticky_connections",

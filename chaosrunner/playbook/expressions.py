@@ -113,6 +113,11 @@ METRICS: Final[dict[str, MetricType]] = {
     "time_to_first_stream": MetricType(
         Quantity.SECONDS, "fault sent to the first complete stream, longest of the replacements"
     ),
+    "routing_delay": MetricType(
+        Quantity.SECONDS,
+        "first request that a replacement served directly to its first one through the gateway, longest of the "
+        "replacements; takes a probe with target: replicas",
+    ),
     "replacement.created": MetricType(Quantity.BOOLEAN, "every replacement exists"),
     "replacement.ready": MetricType(Quantity.BOOLEAN, "every replacement is Ready"),
     "replacement.endpoint_ready": MetricType(Quantity.BOOLEAN, "every replacement is a ready endpoint"),

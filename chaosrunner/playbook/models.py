@@ -363,6 +363,12 @@ class Probe(Model):
 
     name: Name
     """Name in checks, steps and reports."""
+    target: Literal["endpoint", "replicas"] = "endpoint"
+    """Where its requests go. `endpoint`: to the drill's URL, as users' do. `replicas`: to each replica by its own
+    address, past the gateway, each with the whole `load`, to tell a late gateway from a late replica. Such requests are
+    none of the service's: they are in no figure of it, and a check counts them only if its `probe` names this one; of
+    those, the ones sent before their replica was first Ready are in no rate. They do warm up a fresh replica, and take
+    from its capacity."""
     openai: OpenAI | None = None
     """Streams from an OpenAI-compatible server."""
     anthropic: Anthropic | None = None
@@ -407,9 +413,10 @@ class Probe(Model):
 
     def describe(self) -> str:
         """What it sends, in words."""
+        each = "each replica: " if self.target == "replicas" else ""
         cancels = [("", self.cancel_after), *((f" of {shape.name}", shape.cancel_after) for shape in self.mix or [])]
         told = [f"{cancel.text()}{whose}" for whose, cancel in cancels if cancel is not None]
-        return "; ".join([self.load.text(), *told])
+        return "; ".join([each + self.load.text(), *told])
 
     @property
     def text(self) -> TextRequest | None:
@@ -418,7 +425,9 @@ class Probe(Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Probe:
-        if self.workers > self.load.most_in_flight:
+        # Users of several replicas are more than one load has; `max_in_flight` is split for each.
+        alone = self.target == "endpoint" or self.load.open is not None
+        if alone and self.workers > self.load.most_in_flight:
             message = f"{self.workers} workers, but at most {self.load.most_in_flight} in flight"
             raise mistake(message, "a worker has one request in flight or more: lower workers, or raise the load")
         if self.kind != "openai" and self.fixed_length:
@@ -964,7 +973,8 @@ class Check(Model):
     confidence: Percent | None = None
     """Compare the bound of the confidence interval at this level instead of the estimate (success_rate only)."""
     probe: Text | None = None
-    """Count only requests of this probe."""
+    """Count only requests of this probe; those of all probes of the endpoint where absent, and none that went to the
+    replicas directly."""
 
     @model_validator(mode="before")
     @classmethod
@@ -1068,6 +1078,53 @@ class Workload(Model):
     """The Pods through which requests come: what network faults call `gateway`. A rehearsal uses the lab's."""
 
 
+def _read_port(value: Any) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):
+        return int(value) if value.isdigit() and 1 <= int(value) <= 65535 else value
+    raise ValueError("expected a port number from 1 to 65535, or the name of a port of the Service, like http")
+
+
+class Replicas(Model):
+    """How probes with `target: replicas` reach each replica by its own address. Headers, `api_key` and what a request
+    asks for are the endpoint's; there is no path before that of the API, and no proxy but the one given here."""
+
+    port: (
+        Annotated[
+            int | str,
+            reader(_read_port),
+            WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "string"}]}),
+        ]
+        | None
+    ) = None
+    """Number of the port at the Pods, or the name that the workload's Service gives it; the Service's only port where
+    absent."""
+    scheme: Literal["http", "https"] = "http"
+    """Whether the replicas speak TLS themselves."""
+    host: Text | None = None
+    """Host header of the requests and, with `https`, the name that the certificate must have, and not the Pod's
+    address; the host of `endpoint.url` where absent, as a gateway passes it on."""
+    family: Literal["IPv4", "IPv6"] | None = None
+    """Which address of a Pod with two; its first (`status.podIP`) where absent."""
+    credentials: bool = True
+    """Whether `api_key` and other credentials among the endpoint's headers are sent to the replicas too."""
+    ca: FilePath | None = None
+    """File of CA certificates instead of the endpoint's `ca`; relative to the drill's file."""
+    insecure: bool | None = None
+    """Do not verify the replicas' certificates; as for the endpoint where absent."""
+    http2: bool = False
+    """Speak HTTP/2 to the replicas."""
+    proxy: Url | None = None
+    """HTTP proxy that reaches the Pods, where this machine does not."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Replicas:
+        if self.ca is not None and self.insecure:
+            raise mistake("ca and insecure exclude each other")
+        return self
+
+
 class Endpoint(Model):
     """Where the probes send their requests."""
 
@@ -1089,6 +1146,8 @@ class Endpoint(Model):
     """HTTP proxy between, `http://host:port`; none is taken from the environment."""
     model: Text | None = None
     """Model asked for where a probe names none."""
+    replicas: Replicas = Replicas()
+    """For probes with `target: replicas`: how each replica is reached by its own address."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Endpoint:

@@ -46,15 +46,20 @@ from chaosrunner.playbook.models import (
     Wait,
 )
 from chaosrunner.playbook.prompts import read_prompts
+from chaosrunner.playbook.secret import Secret
 from chaosrunner.playbook.source import Keys
+from chaosrunner.timeline.redact import is_sensitive
 
 TEMPLATES = ("nonce", "request", "probe", "worker")
 """Names that `{{ name }}` may have inside what a probe sends; they are filled in per request."""
 
 _TEMPLATE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _AFTER_A_FAULT = frozenset(
-    {"loss_on_victim", "exposed", "unplaced", "time_to_serve", "time_to_ready", "time_to_first_stream", "replacements"}
-)
+    {
+        "loss_on_victim", "exposed", "unplaced", "time_to_serve", "time_to_ready", "time_to_first_stream",
+        "replacements", "routing_delay",
+    }
+)  # fmt: skip
 _OF_THE_VICTIM = frozenset({"loss_on_victim", "exposed"})
 _OF_THE_SERVICE = frozenset({"ready_endpoints", "endpoints_back", "zero_ready_seconds", "replacement.endpoint_ready"})
 _PERCENTILES = frozenset({"p50", "p90", "p95", "p99"})
@@ -102,6 +107,7 @@ def review_playbook(playbook: Playbook) -> Iterator[Finding]:
     """Findings about a playbook by itself."""
     yield from _names(playbook)
     yield from _steps(playbook)
+    yield from _targets(playbook)
     for index, probe in enumerate(playbook.probes):
         yield from _probe(("probes", index), probe)
     for keys, expression in expressions(playbook):
@@ -188,6 +194,18 @@ def _healed(playbook: Playbook, index: int) -> Iterator[Finding]:
         yield Finding(keys, f'no earlier step "{step.step}" makes a fault that lasts', hint)
 
 
+def _targets(playbook: Playbook) -> Iterator[Finding]:
+    direct = [index for index, probe in enumerate(playbook.probes) if probe.target == "replicas"]
+    if direct and len(direct) == len(playbook.probes):
+        message = "every probe goes to the replicas directly, so what the service gives its users is not measured"
+        yield Finding(("probes", direct[0], "target"), message, "add a probe without target")
+
+
+def _of_the_endpoint(playbook: Playbook) -> list[Probe]:
+    """Those whose requests are the service's."""
+    return [probe for probe in playbook.probes if probe.target == "endpoint"]
+
+
 def _needs_fault(expression: Expression) -> str:
     """A metric of the expression that is known only after Pods were taken away."""
     names = (n for n in sorted(metrics(expression)) if n in _AFTER_A_FAULT or n.startswith("replacement."))
@@ -202,6 +220,9 @@ def _known_probe(keys: Keys, name: str, playbook: Playbook) -> Iterator[Finding]
 
 def _once(keys: Keys, once: ProbeOnce, playbook: Playbook) -> Iterator[Finding]:
     for probe in playbook.probes:
+        if probe.name == once.probe and probe.target == "replicas":
+            message = f'probe "{probe.name}" goes to the replicas directly, and one request to one of them'
+            yield Finding((*keys, "probe"), message, "name a probe of the endpoint")
         for key in ("prompt", "messages", "max_tokens"):
             if probe.name != once.probe or key not in once.model_fields_set:
                 continue
@@ -265,12 +286,12 @@ def _expression(playbook: Playbook, keys: Keys, expression: Expression) -> Itera
     of_target = keys[-1] in ("when", "expression")
     if not of_target and any("target" in metric.args for metric in used):
         yield Finding(keys, '"target" has a meaning only in "when" and "from" of a fault', "write in_flight")
-    probes = playbook.probes
+    probes = _of_the_endpoint(playbook)
     if keys[0] == "checks":
         check = playbook.checks[int(keys[1])]
         if check.probe is not None:
             yield from _known_probe((*keys[:2], "probe"), check.probe, playbook)
-            probes = [probe for probe in probes if probe.name == check.probe]
+            probes = [probe for probe in playbook.probes if probe.name == check.probe]
             for name in sorted(names - _OF_A_PROBE):
                 hint = "take it into a check of its own" if names & _OF_A_PROBE else "leave it out"
                 yield Finding((*keys[:2], "probe"), f"probe: does nothing for {name}", hint)
@@ -286,6 +307,9 @@ def _expression(playbook: Playbook, keys: Keys, expression: Expression) -> Itera
         )
     if names & {"goodput", "good_share"} and all(probe.slo.empty for probe in probes):
         yield Finding(keys, "no probe says what a good request is", "give the probe an slo")
+    if "routing_delay" in names and len(_of_the_endpoint(playbook)) == len(playbook.probes):
+        hint = "add a probe with target: replicas"
+        yield Finding(keys, "routing_delay is never known: no probe asks the replicas directly", hint)
     if "evictions" in names and not any(isinstance(step.body, Evict | Drain) for step in playbook.steps):
         yield Finding(keys, "no step evicts a Pod, so there are no evictions to count")
     for metric in used:
@@ -316,7 +340,7 @@ def _no_latency(latency: str, probes: list[Probe]) -> str:
 
 def _too_many_tokens(playbook: Playbook, keys: Keys, expression: Expression) -> Iterator[Finding]:
     """`replacement.tokens >= N` where no probe asks for as many."""
-    most = max((_most_tokens(probe) for probe in playbook.probes), default=0)
+    most = max((_most_tokens(probe) for probe in _of_the_endpoint(playbook)), default=0)
     for node in walk(expression):
         match node:
             case Comparison(Metric(name="replacement.tokens"), (">=" | ">" | "==") as sign, Literal(value=wanted)):
@@ -355,6 +379,8 @@ def review_drill(drill: Drill, playbook: Playbook) -> Iterator[tuple[bool, Findi
                 "names the serving Pod, so the step may never fire"
             )
             yield True, Finding(keys, message, "give endpoint.pod_header in the drill", warning=True)
+    for finding in _direct(drill, playbook):
+        yield False, finding
     placed = drill.endpoint.pod_header
     if placed is None and any(metrics(check.check) & _OF_THE_VICTIM for check in playbook.checks):
         yield False, Finding(
@@ -371,6 +397,30 @@ def _alert(keys: Keys, node: Metric, drill: Drill) -> Iterator[Finding]:
     elif drill.lab is not None and node.args[0] not in rules:
         hint = suggest(node.args[0], rules) or f"known in the lab: {', '.join(rules) or 'none'}"
         yield Finding(keys, f'the lab has no alert "{node.args[0]}"', hint, warning=elsewhere)
+
+
+def _direct(drill: Drill, playbook: Playbook) -> Iterator[Finding]:
+    """What the drill must say for probes that go to the replicas."""
+    names = [probe.name for probe in playbook.probes if probe.target == "replicas"]
+    if not names:
+        return
+    endpoint, replicas = drill.endpoint, drill.endpoint.replicas
+    given = "replicas" in endpoint.model_fields_set
+    place: Keys = ("endpoint", "replicas") if given else ("endpoint",)
+    if drill.workload.service is None and not isinstance(replicas.port, int):
+        message = f'probe "{names[0]}" goes to the replicas, and without a Service nothing tells their port'
+        yield Finding(place, message, "give endpoint.replicas.port as a number, or workload.service")
+    if endpoint.pod_header is None:
+        message = "no response header names the serving Pod, so how late the gateway sends to a replica is not known"
+        yield Finding(("endpoint",), message, "give endpoint.pod_header", warning=True)
+    secret = endpoint.api_key is not None or any(
+        isinstance(value, Secret) or is_sensitive(name) for name, value in endpoint.headers.items()
+    )
+    safe = endpoint.url is not None and endpoint.url.startswith("https:") and replicas.scheme == "http"
+    if secret and safe and replicas.credentials and "credentials" not in replicas.model_fields_set:
+        message = "the endpoint's credentials, which it gets over TLS, go to the replicas in the clear"
+        hint = "say endpoint.replicas.credentials: true if they are meant to, false if the gateway checks them"
+        yield Finding(place, message, hint, warning=True)
 
 
 def _environment(drill: Drill) -> Iterator[Finding]:

@@ -2,9 +2,22 @@
 
 from chaosrunner.probes.attempt import Expect
 from chaosrunner.probes.once import probe_once
+from chaosrunner.probes.replicas import Replica, Replicas
 from chaosrunner.probes.run import run_probe
 from chaosrunner.probes.self_check import self_check
 from chaosrunner.probes.spec import Limits, Overrides, ProbeSpec, Shape
 from chaosrunner.probes.tap import Tap
 
-__all__ = ["Expect", "Limits", "Overrides", "ProbeSpec", "Shape", "Tap", "probe_once", "run_probe", "self_check"]
+__all__ = [
+    "Expect",
+    "Limits",
+    "Overrides",
+    "ProbeSpec",
+    "Replica",
+    "Replicas",
+    "Shape",
+    "Tap",
+    "probe_once",
+    "run_probe",
+    "self_check",
+]

@@ -57,10 +57,21 @@ class Attempts:
         self._redactor = Redactor({spec.api_key or "", *sensitive_values(spec.headers)})
 
     async def send(
-        self, client: StreamClient, planned: Planned, expect: Expect | None = None, tap: Tap | None = None
+        self,
+        client: StreamClient,
+        planned: Planned,
+        expect: Expect | None = None,
+        tap: Tap | None = None,
+        hold: Callable[[float], None] | None = None,
     ) -> Request:
-        """Send, read to the end, judge. A cancelled request has its row too, before the cancellation goes on."""
+        """Send, read to the end, judge. A cancelled request has its row too, before the cancellation goes on.
+
+        hold: waits for the scheduled time, when all has been made ready for it.
+        """
         attempt = _Attempt(self._spec, self._dialect, client, planned, self._clock, self._emit)
+        if hold is not None and planned.scheduled is not None:
+            hold(planned.scheduled)
+        attempt.begin()
         self._emit(
             RequestSent(
                 at=attempt.sent,
@@ -69,6 +80,7 @@ class Attempts:
                 shape=planned.shape.name,
                 scheduled=planned.scheduled,
                 once=expect is not None,
+                replica=self._spec.replica.id if self._spec.replica is not None else None,
             )
         )
         self._in_flight.add(attempt)
@@ -121,14 +133,19 @@ class _Attempt:
         self.data: Callable[[float, bytes, bool], bool] = self._transcript.feed
         self._transport: TransportError | None = None
         self._limit: Limit | None = None
+        self._replica = spec.replica
         self._pod: str | None = None
         self._ended: float | None = None
         """None: not ended, or cancelled, which is an end at once."""
-        self.sent = clock.now()
-        self.look_again = self.sent
+        self.sent: float
+        self.look_again: float
         """Before then no limit passes, whatever comes."""
         self.cancelled = False
         self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """The request counts as sent from now on."""
+        self.sent = self.look_again = self._clock.now()
 
     async def run(self, tap: Tap | None) -> None:
         exchange, transcript = self._exchange, self._transcript
@@ -149,7 +166,9 @@ class _Attempt:
             tap.ended(self._ended, exchange.ended_properly, self._transport)
 
     def headers(self, at: float, status: int, headers: Headers) -> None:
-        if self._spec.pod_header is not None:
+        if self._replica is not None:
+            self._pod = self._replica.name
+        elif self._spec.pod_header is not None:
             self._pod = headers.get(self._spec.pod_header)
         self._emit(
             RequestHeaders(at=at, request=self._planned.id, status=status, pod=self._pod, remote=self._exchange.remote)
@@ -248,6 +267,7 @@ class _Attempt:
             cancel_planned=self._planned.cancel_after is not None,
             shape=self._planned.shape.name,
             once=expect is not None,
+            replica=self._replica.id if self._replica is not None else None,
             connected=exchange.timings.connected,
             headers=exchange.timings.headers,
             first_byte=transcript.first_byte,

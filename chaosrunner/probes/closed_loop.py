@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 
+from chaosrunner.http import StreamClient
 from chaosrunner.probes.attempt import Attempts
 from chaosrunner.probes.maker import RequestMaker
 from chaosrunner.probes.part import Part, numbers
@@ -21,7 +22,7 @@ GOOD = SUCCESSES | {Outcome.CANCELLED}
 
 
 async def closed_loop(
-    spec: ProbeSpec, attempts: Attempts, clock: Clock, stop: anyio.Event, part: Part, begin: float
+    spec: ProbeSpec, client: StreamClient, attempts: Attempts, clock: Clock, stop: anyio.Event, part: Part, begin: float
 ) -> None:
     """Keep this part's users busy until `stop` is set; return when the last of their requests has ended.
 
@@ -40,9 +41,10 @@ async def closed_loop(
                 planned = maker.make(number, user)
                 request = await attempts.send(lane, planned)
                 backoff = 0.0 if request.outcome in GOOD else min(max(FIRST_BACKOFF, 2 * backoff), LAST_BACKOFF)
-                with anyio.move_on_after(max(planned.pause, backoff)):
-                    await stop.wait()
+                if (pause := max(planned.pause, backoff)) > 0:  # a scope that is over at once costs as much as a send
+                    with anyio.move_on_after(pause):
+                        await stop.wait()
 
-    async with spec.make_client(clock) as client, anyio.create_task_group() as users:
+    async with client, anyio.create_task_group() as users:
         for user in part.users(spec.concurrency):
             users.start_soon(ask, user)

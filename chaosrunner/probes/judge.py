@@ -6,8 +6,9 @@ complete.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from chaosrunner.http import (
     ConnectRefused,
@@ -27,8 +28,7 @@ Limit = Literal["byte_idle", "token_idle", "total", "linger"]
 """A time limit of the probe. `linger`: all had been said, but the body did not end."""
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(msgspec.Struct, kw_only=True, gc=False):
     """What happened to one attempt."""
 
     streams: bool

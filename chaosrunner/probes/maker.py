@@ -43,9 +43,9 @@ class RequestMaker:
     def make(
         self, number: int, worker: int = 0, *, request_id: str | None = None, scheduled: float | None = None
     ) -> Planned:
-        """Request `number`, sent by user `worker` of a closed loop; `request_id` instead of `<probe>-<number>`."""
+        """Request `number`, sent by user `worker` of a closed loop; `request_id` instead of `<label>-<number>`."""
         spec = self._spec
-        name = request_id or f"{spec.name}-{number}"
+        name = request_id or f"{spec.label}-{number}"
         digest = self._digest.copy()
         digest.update(name.encode())
         drawn = digest.digest()

@@ -6,6 +6,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from chaosrunner.http import StreamClient
 from chaosrunner.probes.arrivals import arrivals
 from chaosrunner.probes.attempt import Attempts
 from chaosrunner.probes.maker import RequestMaker
@@ -27,23 +28,6 @@ BURST = 16
 """So many requests that are due at once are begun before anything else is looked at."""
 
 
-async def open_loop(
-    spec: ProbeSpec,
-    load: OpenLoop,
-    attempts: Attempts,
-    emit: Emit,
-    clock: Clock,
-    stop: anyio.Event,
-    part: Part,
-    begin: float,
-) -> None:
-    """Send this part of the schedule until `stop` is set; return when the last request has ended.
-
-    begin: zero of the schedule, on the recording's clock.
-    """
-    await _OpenLoop(spec, load, attempts, emit, clock, stop, part, begin).run()
-
-
 class _User:
     """Sends one request at a time; idle users wait for the next one, each with its connection."""
 
@@ -57,36 +41,48 @@ class _User:
         self.wanted.set()
 
 
-class _OpenLoop:
+class OpenLoad:
+    """Sends this part of the schedule until `stop` is set.
+
+    begin: zero of the schedule, on the recording's clock. since: what is due before then is not this load's; all of it
+    where None.
+    """
+
     def __init__(
         self,
         spec: ProbeSpec,
         load: OpenLoop,
+        client: StreamClient,
         attempts: Attempts,
         emit: Emit,
         clock: Clock,
         stop: anyio.Event,
         part: Part,
         begin: float,
+        since: float | None = None,
     ) -> None:
         self._spec = spec
         self._load = load
         self._part = part
         self._begin = begin
+        self._since = begin if since is None else since
         self._most = part.of_cap(load.max_in_flight)
         self._attempts = attempts
         self._emit = emit
         self._clock = clock
         self._stop = stop
-        self._client = spec.make_client(clock)
+        self._client = client
         self._maker = RequestMaker(spec)
         self._idle: list[_User] = []
         self._in_flight = 0
         self._lead = MOST_LEAD / 2
+        self._scheduled = self._since - MOST_LEAD
+        """When the last request was to be sent that a user has taken on."""
         self._ours_until = 0.0
         """Until then it is our own lateness that fills the cap."""
 
     async def run(self) -> None:
+        """Return when the last request has ended."""
         async with self._client, anyio.create_task_group() as users:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._send_all, users)
@@ -97,11 +93,15 @@ class _OpenLoop:
 
     async def _send_all(self, users: anyio.abc.TaskGroup) -> None:
         begin, part = self._begin, self._part
+        together = -MOST_LEAD
+        """The first of those that are handed out together, as the next of them would be due before it is looked for."""
         with Timer(self._clock) as timer:
-            for number, after in enumerate(arrivals(self._load, f"{self._spec.seed}/{self._spec.name}"), start=1):
-                if not part.sends(number):
+            for number, after in enumerate(arrivals(self._load, f"{self._spec.seed}/{self._spec.label}"), start=1):
+                if not part.sends(number) or begin + after < self._since:
                     continue
-                await timer.until(begin + after - self._lead)
+                if after - together >= MOST_LEAD:
+                    together = after
+                    await timer.until(begin + after - self._lead)
                 if number // part.of % BURST == 0:
                     await anyio.lowlevel.checkpoint()
                 if self._stop.is_set():
@@ -128,9 +128,8 @@ class _OpenLoop:
         next_one: Planned | None = planned
         async with self._client.lane() as lane:
             while next_one is not None:
-                self._await_schedule(next_one)
                 try:
-                    await self._attempts.send(lane, next_one)
+                    await self._attempts.send(lane, next_one, hold=self._await_schedule)
                 finally:
                     self._in_flight -= 1
                 if self._stop.is_set():
@@ -140,13 +139,13 @@ class _OpenLoop:
                 await user.wanted.wait()
                 next_one = user.planned
 
-    def _await_schedule(self, planned: Planned) -> None:
+    def _await_schedule(self, at: float) -> None:
         """Wait out what is left to the scheduled time, which is less than `MOST_LEAD`; learn how much it is."""
-        at, now = planned.scheduled, self._clock.now()
-        assert at is not None
-        if now > at + MOST_LEAD:
-            return  # no lead would have been enough
-        self._lead = min(MOST_LEAD, self._lead + LEAD_UP) if now > at else max(0.0, self._lead - LEAD_DOWN)
+        now, before = self._clock.now(), self._scheduled
+        self._scheduled = at
+        # What is late by more, or because another one was due right before it, no lead would have helped.
+        if now <= at + MOST_LEAD and at - before >= MOST_LEAD:
+            self._lead = min(MOST_LEAD, self._lead + LEAD_UP) if now > at else max(0.0, self._lead - LEAD_DOWN)
         while self._clock.now() < at:
             pass
 
@@ -164,6 +163,7 @@ class _OpenLoop:
                 shape=planned.shape.name,
                 outcome=Outcome.PROBER_FAULT if ours else Outcome.NOT_SENT,
                 sent=at,
+                replica=self._spec.replica.id if self._spec.replica is not None else None,
                 scheduled=at,
                 cancel_planned=planned.cancel_after is not None,
                 error=f"{reason}, as the runner itself was late" if ours else reason,

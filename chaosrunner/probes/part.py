@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
 
@@ -31,6 +32,11 @@ class Part:
         """Whether arrival `number` (from 1) of an open loop is its own."""
         return (number - 1) % self.of == self.index
 
+    def turned(self, by: int) -> Part:
+        """The share that the worker `by` places before this one has. Where the loads of several replicas follow each
+        other as if they were one, each worker has as many users as the others, or one more."""
+        return Part((self.index - by) % self.of, self.of)
+
     def of_cap(self, most: int) -> int:
         """Its share of the most requests in flight; the shares of all workers add up to `most`."""
         return len(range(self.index, most, self.of))
@@ -46,5 +52,9 @@ def numbers(user: int, concurrency: int) -> Iterator[int]:
     give each user the same prompt for ever, and the user who has the shortest one would send most.
     """
     for round_ in count():
-        shift = int.from_bytes(blake2b(round_.to_bytes(8), digest_size=4).digest())
-        yield round_ * concurrency + (user + shift) % concurrency + 1
+        yield round_ * concurrency + (user + _shift(round_)) % concurrency + 1
+
+
+@lru_cache(maxsize=1024)
+def _shift(round_: int) -> int:
+    return int.from_bytes(blake2b(round_.to_bytes(8), digest_size=4).digest())

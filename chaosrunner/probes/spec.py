@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from chaosrunner.errors import UserError
 from chaosrunner.http import StreamClient, Timeouts
 from chaosrunner.probes.dialects import Anthropic, Dialect, JsonLines, OpenAI, PlainHttp, PlainSse, Responses
+from chaosrunner.probes.replicas import Replica
 from chaosrunner.timeline.clock import Clock
 
 DialectName = Literal["completions", "chat", "responses", "messages", "sse", "json_lines", "http"]
@@ -129,13 +131,14 @@ class OpenLoop:
 
 @dataclass(frozen=True)
 class ProbeSpec:
-    """A traffic source against one URL.
+    """A traffic source against one URL, or against each replica of a workload.
 
     Raises UserError where the parts do not fit. Secrets are not shown in its text form.
     """
 
     name: str
     url: str
+    """Where `replicas` is set, its scheme and host are all that counts: for TLS, and the Host header."""
     dialect: DialectName = "completions"
     shapes: tuple[Shape, ...] = (Shape(prompt="Count from {{ nonce }}.", max_tokens=128),)
     model: str | None = None
@@ -164,6 +167,10 @@ class ProbeSpec:
     insecure: bool = False
     http2: bool = False
     proxy: str | None = field(default=None, repr=False)
+    replicas: bool = False
+    """Whether each replica gets this load by its own address, instead of the URL."""
+    replica: Replica | None = None
+    """The one that this spec is about, see `towards`."""
     pod_header: str | None = None
     """Response header that names the serving Pod."""
     unique: bool = True
@@ -190,7 +197,9 @@ class ProbeSpec:
             raise UserError(f"probe {self.name}: concurrency must be 1 or more")
         if self.open is not None:
             self._check_open(self.open)
-        if not 1 <= self.workers <= self.most_in_flight:
+        # Of several replicas with one user each, each worker can have some.
+        most = self.most_in_flight if self.open is not None or not self.replicas else self.workers
+        if not 1 <= self.workers <= most:
             raise UserError(f"probe {self.name}: workers must be 1 to {self.most_in_flight}, the most in flight")
         if not self.shapes or any(shape.weight <= 0 for shape in self.shapes):
             raise UserError(f"probe {self.name}: needs at least one request shape, each with a weight above 0")
@@ -217,6 +226,15 @@ class ProbeSpec:
             raise UserError(f"probe {self.name}: a fixed length needs max_tokens")
         if self.asks_model and isinstance(shape.body, str):
             raise UserError(f"probe {self.name}: the body of a request to a language model is a mapping")
+
+    def towards(self, replica: Replica) -> ProbeSpec:
+        """The same load for one replica."""
+        return replace(self, replica=replica)
+
+    @property
+    def label(self) -> str:
+        """What the ids of its requests begin with; no name of a probe has an @ in it."""
+        return self.name if self.replica is None else f"{self.name}@{self.replica.number}"
 
     @property
     def asks_model(self) -> bool:
@@ -271,8 +289,16 @@ class ProbeSpec:
                 return PlainHttp()
 
     def make_client(self, clock: Clock) -> StreamClient:
-        """A client for all requests of a process. Raises UserError for a bad URL or CA file."""
+        """A client for all requests of a process. Raises UserError for a bad URL or CA file.
+
+        For replicas it is the one that `StreamClient.towards` makes each one's of.
+        """
         headers = dict(self.headers)
+        server_name = None
+        if self.replicas:
+            authority = urlsplit(self.url)
+            headers = {"host": authority.netloc} | {name.lower(): value for name, value in headers.items()}
+            server_name = authority.hostname
         if self.api_key is not None:
             headers["authorization"] = f"Bearer {self.api_key}"
             if self.dialect == "messages":
@@ -285,6 +311,7 @@ class ProbeSpec:
             insecure=self.insecure,
             http2=self.http2,
             proxy=self.proxy,
+            server_name=server_name,
             connection=self.connection,
             timeouts=Timeouts(self.limits.connect, self.limits.first_byte if self.streams else None),
         )

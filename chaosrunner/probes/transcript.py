@@ -22,45 +22,46 @@ class Transcript:
     only the head is kept.
     """
 
+    size = 0
+    events = 0
+    first_byte: float | None = None
+    last_byte: float | None = None
+    first_token: float | None = None
+    first_answer: float | None = None
+    last_token: float | None = None
+    largest_gap: float | None = None
+    content_chunks = 0
+    """Events with content."""
+    content_reads = 0
+    """Reads that held some. Where a read held several, only the last one's time is exact, the others' are upper
+    bounds."""
+    at_once = 0
+    """Chunks with content that came within `AT_ONCE` of the one before."""
+    first_token_exact = False
+    """Whether the first token's time is: the kernel's, and no other token came in the same read."""
+    content = False
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    done = False
+    terminal = False
+    error: StreamError | None = None
+    settled: float | None = None
+    """When all was said that can be: the mark that closes the stream, the terminal event or an error."""
+    malformed = 0
+    """Events that the dialect does not know."""
+    too_long: str | None = None
+    _exact = False
+    """Whether the last read's time is the kernel's."""
+
     def __init__(self, dialect: Dialect, mode: str, *, record_chunks: bool = True) -> None:
         self._read = dialect.event
         self._dialect = dialect
         self._mode = mode
         self._framing = dialect.framing()
         self._body = bytearray()
-        self.size = 0
-        self.events = 0
-        self.first_byte: float | None = None
-        self.last_byte: float | None = None
-        self.first_token: float | None = None
-        self.first_answer: float | None = None
-        self.last_token: float | None = None
-        self.largest_gap: float | None = None
         self.chunks: list[float] | None = [] if record_chunks and mode == "events" else None
-        self.content_chunks = 0
-        """Events with content."""
-        self.content_reads = 0
-        """Reads that held some. Where a read held several, only the last one's time is exact, the others' are upper
-        bounds."""
-        self.at_once = 0
-        """Chunks with content that came within `AT_ONCE` of the one before."""
-        self._exact = False
-        """Whether the last read's time is the kernel's."""
-        self.first_token_exact = False
-        """Whether the first token's time is: the kernel's, and no other token came in the same read."""
-        self.content = False
-        self.finish_reason: str | None = None
         self._begun: set[int] = set()
         self._finished: set[int] = set()
-        self.usage: Usage | None = None
-        self.done = False
-        self.terminal = False
-        self.error: StreamError | None = None
-        self.settled: float | None = None
-        """When all was said that can be: the mark that closes the stream, the terminal event or an error."""
-        self.malformed = 0
-        """Events that the dialect does not know."""
-        self.too_long: str | None = None
 
     @property
     def comments(self) -> int:

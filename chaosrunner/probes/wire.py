@@ -1,6 +1,7 @@
 """What a probe's processes tell each other: msgpack, each message behind its length.
 
-The parent sends `Start`, and when all workers are `Ready`, `Begin`; later `Stop`, or `Cancel`. A worker sends `Rows`
+The parent sends `Start`, and when all workers are `Ready`, `Begin`; then `Aim`, where it has replicas
+to name; later `Stop`, or `Cancel`. A worker sends `Rows`
 all along and one of `Done`, `Refused` and `Failed` at its end; a connection that ends without one of them was that of a
 worker that died. Secrets go this way and no other: arguments and environment of a process can be read by others.
 """
@@ -12,6 +13,7 @@ import asyncio
 import msgspec
 
 from chaosrunner.probes.part import Part
+from chaosrunner.probes.replicas import Replica
 from chaosrunner.probes.spec import ProbeSpec
 from chaosrunner.timeline.rows import Row
 
@@ -30,6 +32,12 @@ class Start(msgspec.Struct, tag="start"):
 class Begin(msgspec.Struct, tag="begin"):
     at: float
     """When the load begins, on the recording's clock: the same instant for all workers."""
+
+
+class Aim(msgspec.Struct, tag="aim"):
+    """The replicas that there are now, for a probe of replicas."""
+
+    replicas: tuple[Replica, ...]
 
 
 class Stop(msgspec.Struct, tag="stop"):
@@ -65,7 +73,7 @@ class Failed(msgspec.Struct, tag="failed"):
     """The traceback."""
 
 
-Order = Start | Begin | Stop | Cancel
+Order = Start | Begin | Aim | Stop | Cancel
 Report = Ready | Rows | Done | Refused | Failed
 
 _SIZE = 4

@@ -19,6 +19,7 @@ import anyio
 from chaosrunner.errors import UserError
 from chaosrunner.probes import wire
 from chaosrunner.probes.outbox import Outbox
+from chaosrunner.probes.replicas import Replicas
 from chaosrunner.probes.run import run_part
 from chaosrunner.probes.self_check import Tally, self_check
 from chaosrunner.timeline.clock import Clock
@@ -53,6 +54,7 @@ async def _probe(reader: asyncio.StreamReader, outbox: Outbox) -> None:
     assert isinstance(begin, wire.Begin)
     stop = anyio.Event()
     tally = Tally()
+    replicas = Replicas()
 
     def emit(row: Row) -> None:
         tally.feed(row)
@@ -66,6 +68,8 @@ async def _probe(reader: asyncio.StreamReader, outbox: Outbox) -> None:
     async def obey() -> None:
         while True:
             match await _order(reader):
+                case wire.Aim(known):
+                    replicas.set(known)
                 case wire.Stop():
                     stop.set()
                 case wire.Cancel():
@@ -75,7 +79,7 @@ async def _probe(reader: asyncio.StreamReader, outbox: Outbox) -> None:
         group.start_soon(lambda: self_check(emit_own, clock, tally=tally, queue=lambda: outbox.waiting))
         with anyio.CancelScope() as scope:
             group.start_soon(obey)
-            await run_part(spec, emit, clock, stop, part=part, begin=begin.at, drain=start.drain)
+            await run_part(spec, emit, clock, stop, part=part, begin=begin.at, drain=start.drain, replicas=replicas)
         group.cancel_scope.cancel()
 
 

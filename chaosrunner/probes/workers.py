@@ -24,6 +24,7 @@ from chaosrunner.errors import UserError
 from chaosrunner.probes import wire
 from chaosrunner.probes.maker import RequestMaker
 from chaosrunner.probes.part import Part
+from chaosrunner.probes.replicas import Replica, Replicas
 from chaosrunner.probes.spec import ProbeSpec
 from chaosrunner.timeline.clock import Clock
 from chaosrunner.timeline.outcomes import Outcome
@@ -36,22 +37,37 @@ PATIENCE = 5.0
 
 
 async def run_workers(
-    spec: ProbeSpec, emit: Emit, clock: Clock, stop: anyio.Event, *, drain: float | None = None
+    spec: ProbeSpec,
+    emit: Emit,
+    clock: Clock,
+    stop: anyio.Event,
+    *,
+    drain: float | None = None,
+    replicas: Replicas | None = None,
 ) -> None:
     """As `run_probe`, in `spec.workers` processes. No process is left behind."""
-    await _Team(spec, emit, clock, stop, drain).run()
+    await _Team(spec, emit, clock, stop, drain, replicas or Replicas()).run()
 
 
 class _Team:
-    def __init__(self, spec: ProbeSpec, emit: Emit, clock: Clock, stop: anyio.Event, drain: float | None) -> None:
+    def __init__(
+        self,
+        spec: ProbeSpec,
+        emit: Emit,
+        clock: Clock,
+        stop: anyio.Event,
+        drain: float | None,
+        replicas: Replicas,
+    ) -> None:
         self._spec = spec
         self._emit = emit
         self._clock = clock
         self._stop = stop
         self._drain = drain
+        self._replicas = replicas
+        self._begun = anyio.Event()
         self._workers: list[_Process] = []
         self._ready = 0
-        self._begun = False
         self._error: Exception | None = None
         self._following = anyio.CancelScope(shield=True)
 
@@ -60,6 +76,7 @@ class _Team:
             async with anyio.create_task_group() as group:
                 for index in range(self._spec.workers):
                     self._workers.append(await _Process.start(Part(index, self._spec.workers)))
+                group.start_soon(self._pass_replicas_on)
                 group.start_soon(self._pass_stop_on)
                 group.start_soon(self._pass_cancellation_on)
                 with self._following:
@@ -77,9 +94,17 @@ class _Team:
 
     # --- orders -------------------------------------------------------------------------------------------
 
+    async def _pass_replicas_on(self) -> None:
+        await self._begun.wait()
+        known: tuple[Replica, ...] = ()
+        while True:
+            known = await self._replicas.other_than(known)
+            for worker in self._workers:
+                worker.tell(wire.Aim(known))
+
     async def _pass_stop_on(self) -> None:
         await self._stop.wait()
-        if not self._begun:
+        if not self._begun.is_set():
             self._following.cancel()
         for worker in self._workers:
             worker.tell(wire.Stop())
@@ -91,7 +116,7 @@ class _Team:
             self._cancel()
 
     def _begin(self) -> None:
-        self._begun = True
+        self._begun.set()
         at = self._clock.now() + LEAD
         for worker in self._workers:
             worker.tell(wire.Begin(at))
@@ -101,7 +126,7 @@ class _Team:
         """End the workers, with the rows of what they have in flight."""
         for worker in self._workers:
             worker.tell(wire.Cancel())
-        self._following.deadline = anyio.current_time() + (PATIENCE if self._begun else 0)
+        self._following.deadline = anyio.current_time() + (PATIENCE if self._begun.is_set() else 0)
 
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
@@ -133,7 +158,7 @@ class _Team:
                     self._write_off(worker, f"{self._name(worker)} failed")
                     return
         died = f"{self._name(worker)} {await worker.death()}"
-        if not self._begun:
+        if not self._begun.is_set():
             self._fail(UserError(f"probe {self._spec.name}: {died} before it could begin"))
             return
         self._tell_of(worker, "died", died)
@@ -160,7 +185,7 @@ class _Team:
         """The final rows of requests whose worker can no longer tell what became of them."""
         maker = RequestMaker(self._spec)
         for sent, headers in worker.take_in_flight():
-            planned = maker.make(int(sent.request.rpartition("-")[2]))
+            planned = maker.make(int(sent.request.rpartition("-")[2]), request_id=sent.request)
             row = Request(
                 at=self._clock.now(),
                 request=sent.request,
@@ -168,6 +193,7 @@ class _Team:
                 outcome=Outcome.PROBER_FAULT,
                 sent=sent.at,
                 shape=sent.shape,
+                replica=sent.replica,
                 scheduled=sent.scheduled,
                 cancel_planned=planned.cancel_after is not None,
                 expected_tokens=planned.expected_tokens,

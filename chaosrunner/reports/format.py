@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from chaosrunner.analysis.facts import Estimate, Milestone, Span
+if TYPE_CHECKING:  # commands that only count files need no analysis
+    from chaosrunner.analysis.facts import Estimate, Milestone, Span
 
 UNKNOWN = "–"
 

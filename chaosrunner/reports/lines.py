@@ -37,6 +37,8 @@ def describe(row: rows.Row) -> str:
             return f"{worker}loop lag {seconds(row.loop_lag)}"
         case rows.Worker():
             return f"probe {row.probe}: " + (row.reason or f"worker {row.worker} of {row.of} {row.event}")
+        case rows.Replica():
+            return f"probe {row.probe}: {row.name} at {row.address} {row.event}"
         case rows.RequestSent():
             return f"{row.request}: sent"
         case rows.RequestHeaders():
@@ -89,7 +91,7 @@ class News:
             case rows.Journal():
                 return row.event != "intent"
             case rows.Request():
-                return row.outcome not in SUCCESSES and not row.once
+                return row.outcome not in SUCCESSES and not row.once and row.replica is None
             case rows.Worker():
                 return row.event == "died"
             case rows.Watch():

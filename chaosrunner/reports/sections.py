@@ -6,7 +6,17 @@ from collections import Counter
 from itertools import groupby
 from typing import NamedTuple
 
-from chaosrunner.analysis.facts import ALL, PHASES, CheckResult, Facts, LostRequest, Replacement
+from chaosrunner.analysis.facts import (
+    ALL,
+    PHASES,
+    CheckResult,
+    DirectProbe,
+    DirectReplica,
+    Facts,
+    LostRequest,
+    Milestone,
+    Replacement,
+)
 from chaosrunner.playbook.expressions import METRICS, Quantity
 from chaosrunner.reports.document import STYLES, Cell, Section, Table
 from chaosrunner.reports.format import (
@@ -48,6 +58,7 @@ def sections(facts: Facts) -> list[Section]:
         findings_section(facts),
         _lost(facts),
         _recovery(facts),
+        *map(_direct, facts.direct),
         _terminations(facts),
         _evictions(facts),
         _availability(facts),
@@ -240,6 +251,58 @@ def _stage(item: Replacement, stage: str) -> str:
     if found.at is None and found.why:
         text += f" ({found.why})"
     return text + (f"  {first_row(found.evidence)}" if found.evidence else "")
+
+
+COMING = {
+    "served": "served directly",
+    "ready": "Ready",
+    "endpoint_ready": "endpoint ready",
+    "routed": "first by the gateway",
+}
+"""Milestones of a replica that came, in the report's words."""
+
+
+def _direct(probe: DirectProbe) -> Section:
+    """A probe of the replicas: when each served and when the gateway sent to it; then how each answered either way."""
+    section = Section(f"Replicas, asked directly by {probe.probe}")
+    if not probe.replicas:
+        section.line("no replica had an address", "warn")
+        return section
+    text = f"success rate {estimate(probe.success_rate[ALL])}; in no figure of the service"
+    if probe.early:
+        text += f"; {plural(probe.early, 'request')} more before Ready, {probe.early_served} of them served"
+    section.line(text)
+    if shown := [replica for replica in probe.replicas if replica.fresh][:MOST_SIDE_BY_SIDE]:
+        rows: list[list[Cell | str]] = [
+            [words, *(_came(item, stage) for item in shown)] for stage, words in COMING.items()
+        ]
+        rows.append(["routing delay", *(span(item.routing_delay) for item in shown)])
+        others = ("" if item.passed_by is None else plural(item.passed_by, "request") for item in shown)
+        rows.append(["to others meanwhile", *(text or UNKNOWN for text in others)])
+        columns = ["in the recording", *(item.pod for item in shown)]
+        section.table(Table(columns, rows, wrap=frozenset(range(1, len(columns)))))
+    listed = [
+        (
+            replica.pod,
+            f"{replica.successes} of {replica.requests}",
+            seconds(replica.ttft.p50),
+            f"{replica.routed_successes} of {replica.routed_requests}",
+            seconds(replica.routed_ttft.p50),
+            instant(replica.stopped.at),
+            str(replica.routed_after) if replica.stopped.at is not None else UNKNOWN,
+        )
+        for replica in probe.replicas[:MOST_LISTED]
+    ]
+    names = ("Pod", "directly", "TTFT p50", "by the gateway", "TTFT p50", "stopped", "sent after")
+    section.table(Table(names, listed, right=frozenset(range(1, len(names))), wrap=frozenset({0})))
+    if len(probe.replicas) > MOST_LISTED:
+        section.line(f"and {len(probe.replicas) - MOST_LISTED} more; the JSON report lists them", "dim")
+    return section
+
+
+def _came(replica: DirectReplica, stage: str) -> str:
+    found: Milestone = getattr(replica, stage)
+    return f"{milestone(found)}  {first_row(found.evidence)}".rstrip()
 
 
 def _terminations(facts: Facts) -> Section:

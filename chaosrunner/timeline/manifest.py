@@ -45,6 +45,8 @@ class Probe(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     name: str
     dialect: str
+    target: Literal["endpoint", "replicas"] = "endpoint"
+    """`replicas`: its requests went to each replica by its own address, and are none of the service's."""
     stream: bool = True
     shapes: list[str] = msgspec.field(default_factory=lambda: [""])
     """Classes of the request mix; each must have been seen warm."""

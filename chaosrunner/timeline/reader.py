@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from chaosrunner.errors import UserError
 from chaosrunner.timeline import manifest as manifests
-from chaosrunner.timeline import tables
+from chaosrunner.timeline.files import EVENTS, REQUEST_KINDS, REQUESTS, ROWS, lines
 from chaosrunner.timeline.rows import FORMAT, Row
-from chaosrunner.timeline.writer import ROWS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Arrow is imported where tables are read: the list of runs needs manifests only.
 
 _decoder: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
 
@@ -41,8 +44,8 @@ class Recording:
             raise UserError(
                 f"{folder}: format {manifest.format}; this version reads up to {FORMAT}. Upgrade chaosrunner"
             )
-        if not (folder / ROWS).exists() and not (folder / tables.EVENTS).exists():
-            raise UserError(f"{folder}: neither {ROWS} nor {tables.EVENTS}: the rows are missing")
+        if not (folder / ROWS).exists() and not (folder / EVENTS).exists():
+            raise UserError(f"{folder}: neither {ROWS} nor {EVENTS}: the rows are missing")
         return cls(folder, manifest)
 
     @property
@@ -52,7 +55,7 @@ class Recording:
 
     @property
     def _columnar(self) -> bool:
-        return (self.folder / tables.REQUESTS).exists() and (self.folder / tables.EVENTS).exists()
+        return (self.folder / REQUESTS).exists() and (self.folder / EVENTS).exists()
 
     def rows(self) -> Iterator[Row]:
         """All rows in the order of their ids, as the run's own folds saw them."""
@@ -62,7 +65,7 @@ class Recording:
 
     def _decoded(self, skip: tuple[bytes, ...] = ()) -> Iterator[Row]:
         """The rows of the JSON lines, but for lines that begin as `skip` says."""
-        for number, line in enumerate(tables.lines(self.folder / ROWS), start=1):
+        for number, line in enumerate(lines(self.folder / ROWS), start=1):
             if skip and line.startswith(skip):
                 continue
             try:
@@ -73,20 +76,27 @@ class Recording:
     def events(self) -> Iterator[Row]:
         """All rows but those of requests, in the order of their ids."""
         if self._columnar:
-            file = pq.ParquetFile(self.folder / tables.EVENTS)
+            import pyarrow.parquet as pq
+
+            file = pq.ParquetFile(self.folder / EVENTS)
             for batch in file.iter_batches(columns=["row"]):
                 for row in batch.column(0):
                     yield _decoder.decode(row.as_py())
         else:
-            yield from self._decoded(skip=tables.REQUEST_KINDS)
+            yield from self._decoded(skip=REQUEST_KINDS)
 
     def requests(self, columns: list[str] | None = None) -> pa.Table:
         """Requests as a table (`tables.REQUEST_SCHEMA`), in the order of their ids.
 
         In a crashed recording the requests without an end are there too, as `unfinished`.
         """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from chaosrunner.timeline import tables
+
         if self._columnar:
-            return pq.ParquetFile(self.folder / tables.REQUESTS).read(columns=columns)
+            return pq.ParquetFile(self.folder / REQUESTS).read(columns=columns)
         path = self.folder / ROWS
         schema = tables.REQUEST_SCHEMA
         if columns is not None:

@@ -53,9 +53,10 @@ class Redactor:
 
         Keys, numbers and the tag `kind` stay: a credential of digits must not tear a time apart.
         """
-        if not any(secret in encoded for secret in self._bytes):
-            return encoded
-        return msgspec.json.encode(self._walk(msgspec.json.decode(encoded)))
+        for secret in self._bytes:
+            if secret in encoded:
+                return msgspec.json.encode(self._walk(msgspec.json.decode(encoded)))
+        return encoded
 
     def _walk(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -179,6 +179,21 @@ class Worker(Base, tag_field="kind", tag="worker"):
     """`died`: how."""
 
 
+class Replica(Base, tag_field="kind", tag="replica"):
+    """A probe that sends to replicas by their own addresses took one up, found it listening, or let go of it."""
+
+    probe: str
+    replica: str
+    """UID of the Pod."""
+    name: str
+    address: str
+    """`address:port`."""
+    number: int
+    """From 1, a new one for each replica and address; requests to it are `<probe>@<number>-<n>`."""
+    event: Literal["joined", "listens", "left"]
+    """listens: its load begins, as it takes connections, or is Ready and so must."""
+
+
 # --- requests ---------------------------------------------------------------------------------------------
 
 
@@ -186,13 +201,15 @@ class RequestSent(Base, tag_field="kind", tag="request_sent"):
     """A probe began an attempt (before connecting). `at` is the time of sending."""
 
     request: str
-    """Id, unique in the run: `<probe>-<number>`."""
+    """Id, unique in the run: `<probe>-<number>`; of those sent to a replica `<probe>@<its number>-<number>`."""
     probe: str
     shape: str = ""
     """Class of the request within the probe's mix; empty where there is one class only."""
     scheduled: float | None = None
     once: bool = False
     """True for probe-once: outside the success rate."""
+    replica: str | None = None
+    """UID of the Pod to whose own address it goes; absent where it goes to the drill's endpoint."""
 
 
 class RequestHeaders(Base, tag_field="kind", tag="request_headers"):
@@ -201,7 +218,7 @@ class RequestHeaders(Base, tag_field="kind", tag="request_headers"):
     request: str
     status: int
     pod: str | None = None
-    """The serving Pod as the response header names it (a Pod's name or address)."""
+    """The serving Pod as the response header names it (a Pod's name or address), or to which it was sent directly."""
     remote: str | None = None
     """The other end of the connection, `address:port`."""
 
@@ -221,6 +238,8 @@ class Request(Base, tag_field="kind", tag="request"):
     sent: float
     shape: str = ""
     once: bool = False
+    replica: str | None = None
+    """UID of the Pod to whose own address it was sent; absent where it went to the drill's endpoint."""
     scheduled: float | None = None
     """When it was to be sent, in open-loop load; latencies count from here."""
     cancel_planned: bool = False
@@ -378,6 +397,8 @@ class EndpointSlice(Observed, tag_field="kind", tag="endpoints"):
     service: str | None = None
     endpoints: list[Endpoint] = []
     ports: list[int] = []
+    named_ports: dict[str, int] = {}
+    """The same by their names; the name of an unnamed one is empty."""
 
 
 class Taint(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -484,8 +505,8 @@ class Watch(Base, tag_field="kind", tag="watch"):
 
 
 Row = (
-    Run | Step | Action | Journal | Effect | Clock | Skew | Prober | Worker | RequestSent | RequestHeaders | Request
-    | Pod | EndpointSlice | Node | Pdb | Event | Alerts | Watch
+    Run | Step | Action | Journal | Effect | Clock | Skew | Prober | Worker | Replica | RequestSent | RequestHeaders
+    | Request | Pod | EndpointSlice | Node | Pdb | Event | Alerts | Watch
 )  # fmt: skip
 """Any row. Decode a line with `msgspec.json.Decoder(Row)`."""
 

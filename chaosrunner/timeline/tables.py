@@ -16,11 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from chaosrunner.timeline.files import EVENTS, REQUEST, REQUEST_HEADERS, REQUEST_KINDS, REQUEST_SENT, REQUESTS, lines
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.rows import RequestHeaders, RequestSent
-
-REQUESTS = "requests.parquet"
-EVENTS = "events.parquet"
 
 REQUEST_SCHEMA = pa.schema(
     [
@@ -49,6 +47,7 @@ REQUEST_SCHEMA = pa.schema(
         ("ended_properly", pa.bool_()),
         ("status", pa.int64()),
         ("pod", pa.string()),
+        ("replica", pa.string()),
         ("remote", pa.string()),
         ("connection", pa.string()),
         ("opened", pa.float64()),
@@ -83,27 +82,12 @@ _DEFAULTS = {
 """What an absent field means (rows leave defaults out); null elsewhere."""
 
 _BLOCK = 32 << 20
-_REQUEST = b'{"kind":"request",'
-_SENT = b'{"kind":"request_sent",'
-_HEADERS = b'{"kind":"request_headers",'
-
-
-REQUEST_KINDS = (_REQUEST, _SENT, _HEADERS)
-"""How the lines of requests begin."""
 
 
 class _Head(msgspec.Struct):
     kind: str
     at: float
     id: int
-
-
-def lines(path: Path) -> Iterator[bytes]:
-    """Whole lines of a JSON lines file; a torn last line (the process died while writing) is left out."""
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield line
 
 
 def _batch(block: list[bytes], schema: pa.Schema) -> pa.Table:
@@ -145,16 +129,16 @@ def request_batches(path: Path, schema: pa.Schema = REQUEST_SCHEMA, *, crashed: 
     last = b""
     for line in lines(path):
         last = line
-        if line.startswith(_REQUEST):
+        if line.startswith(REQUEST):
             block.append(line)
             size += len(line)
             if size >= _BLOCK:
                 yield parsed(block)
                 block, size = [], 0
-        elif crashed and line.startswith(_SENT):
+        elif crashed and line.startswith(REQUEST_SENT):
             row = decode_sent(line)
             sent[row.request] = row
-        elif crashed and line.startswith(_HEADERS):
+        elif crashed and line.startswith(REQUEST_HEADERS):
             headers = decode_headers(line)
             seen[headers.request] = headers
     if block:
@@ -173,6 +157,7 @@ def _unfinished(sent: dict[str, RequestSent], seen: dict[str, RequestHeaders], l
             {field.name: _DEFAULTS.get(field.name) for field in REQUEST_SCHEMA}
             | {"id": row.id, "at": end, "request": row.request, "probe": row.probe, "sent": row.at}
             | {"outcome": Outcome.UNFINISHED.value, "shape": row.shape, "once": row.once, "scheduled": row.scheduled}
+            | {"replica": row.replica}
             | ({"headers": at.at, "status": at.status, "pod": at.pod, "remote": at.remote} if at else {})
         )
     return pa.Table.from_pylist(records, schema=REQUEST_SCHEMA)

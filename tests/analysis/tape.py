@@ -113,7 +113,11 @@ class Tape:
         if outcome == "complete":
             fields = {"status": 200, "first_token": sent + 0.1, "last_token": ended, "tokens": 10} | fields
         row = rows.Request(at=ended, request=f"{probe}-{number}", probe=probe, outcome=outcome, sent=sent, **fields)
-        self.add(rows.RequestSent(at=sent, request=row.request, probe=probe, shape=row.shape, once=row.once))
+        self.add(
+            rows.RequestSent(
+                at=sent, request=row.request, probe=probe, shape=row.shape, once=row.once, replica=row.replica
+            )
+        )
         if row.headers is not None and row.status is not None:
             self.add(
                 rows.RequestHeaders(

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from chaosrunner.analysis.context import CheckContext
+from chaosrunner.playbook.expressions import parse
 from chaosrunner.timeline import rows
 from tests.analysis.tape import Tape, codes, context, facts, finding
 
@@ -47,6 +49,26 @@ def test_a_gateway_that_holds_everything_back() -> None:
     assert notes[0]["p95(ttft)"].endswith("; 5 came in lumps: this tells of the way there")
     assert "lumps" not in notes[1]["p95(e2e)"], "the last chunk was not late"
     assert [item.code for item in facts(tape).findings].count("buffered_path") == 1, "the direct probe has none"
+
+
+def test_times_that_a_buffer_made_prove_nothing() -> None:
+    # The same reports: TTFT and gaps between tokens are invalid, whether streams were complete is not.
+    tape = Tape()
+    for sent in range(0, 100, 20):
+        stream(tape, sent, 16.5, 65, 64, first_token=sent + 16.5, probe="gateway")
+        stream(tape, sent, 16.5, 65, 0, first_token=sent + 0.5, probe="direct")
+    tape.end(120.0)
+    texts = (
+        "p95(ttft) < 20s", "p95(chunk_gap) > 1s", "p95(e2e) < 20s", "success_rate == 100%",
+        "p95(ttft) < 20s and success_rate < 50%",
+    )  # fmt: skip
+    checks = facts(tape, context(*texts)).checks
+    assert [check.verdict for check in checks] == ["skipped", "skipped", "passed", "passed", "failed"]
+    assert checks[0].reason == "5 streams of gateway came in lumps: ttft tells of the way there"
+    assert checks[0].values == {"p95(ttft)": 16.5}, "what was measured is told"
+    direct = CheckContext(expression=parse("p95(ttft) < 1s"), probe="direct")
+    told = facts(tape, context(checks=[direct]))
+    assert [check.verdict for check in told.checks] == ["passed"]
 
 
 def test_blocks_of_a_buffer_are_lumps_too() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from chaosrunner.analysis.facts import ALL, PHASES, Facts
 from chaosrunner.timeline import rows
+from chaosrunner.timeline.outcomes import SUCCESSES
 from tests.drills.rehearsal import Rehearsal
 
 Rehearse = Callable[[str], Rehearsal]
@@ -37,11 +38,21 @@ DRILLS = {
     "lab-drain-node": Plan("passed"),
     "lab-delete-pod": Plan("passed"),
     "lab-cordon-and-rollback": Plan("passed"),
+    "lab-gateway-delay": Plan("passed"),
 }
 """Shipped drills that have a lab, with what each is made for."""
 
-TAKING = [drill for drill in DRILLS if drill != "lab-cordon-and-rollback"]
-"""Those that take a replica away."""
+ASKED_DIRECTLY = "lab-gateway-delay"
+"""Its replicas also get requests that do not come through the gateway: their own logs tell of those too."""
+
+TAKING = [drill for drill in DRILLS if drill not in ("lab-cordon-and-rollback", ASKED_DIRECTLY)]
+"""Those that take a replica away, which is asked through the gateway only."""
+
+PROPAGATION_DELAY = 2.0
+"""Seconds by which the gateway of `ASKED_DIRECTLY` acts late on what it hears of endpoints."""
+
+KEPT_BACK = 1.0
+"""Seconds that a busy machine may keep back what everybody agrees on."""
 
 
 class ShippedDrills:
@@ -108,8 +119,9 @@ class ShippedDrills:
         assert gone.late_by.value is not None
         assert gone.late_by.value < 0
 
-    def test_the_drained_node_is_schedulable_again(self, rehearsed: Rehearse) -> None:
-        found = rehearsed("lab-drain-node")
+    @pytest.mark.parametrize("drill", ["lab-drain-node"])
+    def test_the_drained_node_is_schedulable_again(self, rehearsed: Rehearse, drill: str) -> None:
+        found = rehearsed(drill)
         nodes: dict[str, list[bool]] = {}
         for row in found.of(rows.Node):
             nodes.setdefault(row.name, []).append(row.unschedulable)
@@ -151,6 +163,48 @@ class ShippedDrills:
         assert all(target.spec for target in manifest.candidates)
         report = json.loads((found.folder / "report.json").read_text())
         assert report["verdict"] == "failed"
+
+    def test_the_gateway_was_late_by_its_delay(self, rehearsed: Rehearse) -> None:
+        found = rehearsed(ASKED_DIRECTLY)
+        said = found.said_by_the_lab()
+        (probe,) = found.facts.direct
+        (fresh,) = [replica for replica in probe.replicas if replica.role == "replacement"]
+        assert fresh.fresh
+        assert fresh.served.at is not None
+        assert fresh.routed.at is not None
+        # Nobody asked the replacement before the probe did that needs no gateway.
+        assert said[fresh.uid, "first_request"] == pytest.approx(fresh.served.at, abs=KEPT_BACK)
+        acted = said[fresh.uid, "endpoint_ready"] + PROPAGATION_DELAY
+        assert acted - 0.1 <= fresh.routed.at <= acted + 2 * KEPT_BACK
+        assert fresh.routing_delay.value == fresh.routed.at - fresh.served.at
+        assert fresh.routing_delay.value >= PROPAGATION_DELAY - KEPT_BACK
+        assert fresh.passed_by
+        (told,) = [finding for finding in found.facts.findings if finding.code == "routing_delay"]
+        assert told.severity == "warning"
+        assert told.text.endswith("the gateway was late")
+
+    def test_what_replicas_were_asked_directly_is_none_of_the_services(self, rehearsed: Rehearse) -> None:
+        found = rehearsed(ASKED_DIRECTLY)
+        requests = found.of(rows.Request)
+        direct = [row for row in requests if row.replica is not None]
+        assert {row.probe for row in direct} == {"direct"}
+        assert {row.probe for row in requests if row.replica is None} == {"chat"}
+        (probe,) = found.facts.direct
+        assert sum(found.facts.outcomes[ALL].values()) == len(requests) - len(direct)
+        assert sum(probe.outcomes[ALL].values()) + probe.early == len(direct)
+        uids = {row.name: row.uid for row in found.of(rows.Pod)}
+        assert all(row.pod is None or uids[row.pod] == row.replica for row in direct)
+        assert {row.replica for row in direct} == {replica.uid for replica in probe.replicas}
+        assert len(probe.replicas) == 4  # a victim, its replacement, and the two others
+        # A replica that drains finishes what it has, and is then asked in vain until it is gone; on a real node its
+        # address goes before its Pod does, and nobody answers for it any more.
+        (victim,) = [replica for replica in probe.replicas if replica.role == "victim"]
+        refused = [row for row in direct if row.replica == victim.uid and row.outcome not in SUCCESSES]
+        ends = {row.outcome for row in refused}
+        assert ends <= {"connect_refused", "connect_reset", "connect_timeout", "no_response", "http_error"}, ends
+        for replica in probe.replicas:
+            if replica.role is None:
+                assert replica.successes == replica.requests > 0
 
     def test_every_row_id_of_the_report_is_in_the_recording(self, rehearsed: Rehearse) -> None:
         found = rehearsed("lab-evict-one-replica")

@@ -54,5 +54,5 @@ def test_stages_agree_with_the_labs_own_log(rehearsed: Rehearse, drill: str) -> 
 
 
 def test_timelines_are_written_below_the_drill(rehearsed: Rehearse) -> None:
-    folder: Path = rehearsed("lab-delete-pod").folder
-    assert folder.parent.name == "lab-delete-pod"
+    folder: Path = rehearsed("lab-cordon-and-rollback").folder
+    assert folder.parent.name == "lab-cordon-and-rollback"

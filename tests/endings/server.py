@@ -206,6 +206,8 @@ class Server:
         """Connections."""
         self._names = list(ENDINGS)
         self._weights = [weight for weight, _ in ENDINGS.values()]
+        self._each_once = self._draw.sample(self._names, len(self._names))
+        """What is drawn first, so that no ending is missing from a short trial."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -214,7 +216,8 @@ class Server:
         task.add_done_callback(self.open.discard)
         try:
             while (request := await _request(reader)) is not None:
-                name = self._draw.choices(self._names, self._weights)[0]
+                rare = self._each_once.pop() if self._each_once else None
+                name = rare or self._draw.choices(self._names, self._weights)[0]
                 ending = ENDINGS[name][1](Lot(self._draw))
                 try:
                     took = await self._send(ending.wire, writer)

@@ -52,7 +52,7 @@ def taken(ran: Ran) -> set[str | None]:
     ("trouble", "moment"),
     [
         pytest.param("restart", "baseline", marks=pytest.mark.slow),
-        ("restart", "before the fault"),
+        pytest.param("restart", "before the fault", marks=pytest.mark.slow),
         pytest.param("restart", "cordon sent", marks=pytest.mark.slow),
         ("restart", "eviction sent"),
         pytest.param("restart", "wait", marks=pytest.mark.slow),
@@ -72,7 +72,7 @@ def taken(ran: Ran) -> set[str | None]:
         ("500 etcd slow", "eviction sent"),
         pytest.param("500 no leader", "cordon sent", marks=pytest.mark.slow),
         pytest.param("503", "wait", marks=pytest.mark.slow),
-        ("504", "undo sent"),
+        pytest.param("504", "undo sent", marks=pytest.mark.slow),
     ],
 )
 def test_a_drill_goes_on(trouble: str, moment: str, lab: Lab, proxy: Proxy, tmp_path: Path) -> None:

@@ -50,10 +50,9 @@ async def mortal(*args: object, **kwargs: object) -> None:
 
 def test_a_probes_worker_that_dies_aborts_the_run_and_the_others_end_their_requests(lab: Lab, tmp_path: Path) -> None:
     probe = {"load": {"closed": {"concurrency": 4}}, "workers": 2}
-    baseline = {"baseline": BASELINE["baseline"] | {"timeout": "30s"}}  # the workers have to start first
     wait = {"wait": {"until": "pods_ready >= 50", "timeout": "20s"}}
     limits = {"max_nodes": 3, "deadline": "1h"}
-    drill = drills.write(tmp_path, lab, [baseline, CORDON, wait, hold(1)], probe=probe, limits=limits)
+    drill = drills.write(tmp_path, lab, [BASELINE, CORDON, wait, hold(1)], probe=probe, limits=limits)
     before = lab.nodes()
     seen: list[rows.Row] = []
 
@@ -73,6 +72,8 @@ def test_a_probes_worker_that_dies_aborts_the_run_and_the_others_end_their_reque
     assert sum(outcomes.values()) == len(sent)
     assert outcomes.keys() <= {"complete", "prober_fault"}
     assert outcomes["prober_fault"] <= 2
+    began = next(row.id for row in ran.of(rows.Step))
+    assert [row.worker for row in ran.of(rows.Worker) if row.id < began] == [1, 2], "the baseline waits for its traffic"
     assert [(row.worker, row.event) for row in ran.of(rows.Worker)] == [
         (1, "began"), (2, "began"), (1, "died"), (2, "ended"),
     ]  # fmt: skip

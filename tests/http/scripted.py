@@ -69,7 +69,9 @@ class ScriptedServer:
 
 
 @asynccontextmanager
-async def serve(script: Script, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[ScriptedServer]:
+async def serve(
+    script: Script, tls: ssl.SSLContext | None = None, port: int = 0, host: str = "127.0.0.1"
+) -> AsyncIterator[ScriptedServer]:
     """Answer each request with `script`; keep the connection for the next one unless the script closed it."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -90,9 +92,10 @@ async def serve(script: Script, tls: ssl.SSLContext | None = None, port: int = 0
             writer.close()
             tasks.discard(task)
 
-    listener = await asyncio.start_server(handle, "127.0.0.1", port, ssl=tls)
+    listener = await asyncio.start_server(handle, host, port, ssl=tls)
     port = listener.sockets[0].getsockname()[1]
-    server = ScriptedServer(f"{'https' if tls else 'http'}://127.0.0.1:{port}")
+    authority = f"[{host}]" if ":" in host else host
+    server = ScriptedServer(f"{'https' if tls else 'http'}://{authority}:{port}")
     try:
         yield server
     finally:

@@ -517,3 +517,58 @@ async def test_what_came_before_a_violation_counts(ended: bool, at_once: bool) -
         await anyio.sleep(0.1)
     assert (kept.status, kept.body, exchange.ended_properly) == (200, b"data", ended)
     assert ended or (isinstance(kept.error, StreamCut) and kept.error.kind == "bad_chunk")
+
+
+def data_frame(stream: int, data: bytes) -> bytes:
+    """By hand, since h2 sends none before headers."""
+    return len(data).to_bytes(3, "big") + b"\0\0" + stream.to_bytes(4, "big") + data
+
+
+@pytest.mark.parametrize("taken_back", [False, True], ids=["open", "taken back by GOAWAY"])
+async def test_data_before_headers_breaks_no_other_stream(taken_back: bool) -> None:
+    """RFC 9113, section 8.1.1: a stream error of type PROTOCOL_ERROR, whether or not anybody waits for the answer."""
+    broken = anyio.Event()
+
+    async def script(asked: Asked) -> None:
+        if asked.headers[":path"] == "/bad":
+            if taken_back:
+                await asked.goaway(asked.stream - 2)
+            asked.writer.write(data_frame(asked.stream, b"early"))
+            await asyncio.sleep(0.02)
+            asked.writer.write(data_frame(asked.stream, b"still on its way as the reset came"))
+            return
+        await asked.headers_back()
+        await broken.wait()
+        await asked.data(b"good", end=True)
+
+    async with nothing_left_open(), serve2(script) as server, client_of(server) as client:
+        good: list[Kept] = []
+
+        async def go_on() -> None:
+            good.append(await pushed(client.stream("GET", "/")))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(go_on)
+            await anyio.sleep(0.05)
+            with anyio.fail_after(3):
+                bad = await pushed(client.stream("GET", "/bad"))
+            await anyio.sleep(0.05)
+            assert server.resets == [3]
+            broken.set()
+        assert (good[0].body, good[0].error) == (b"good", None)
+    assert isinstance(bad.error, NoResponse)
+    assert bad.error.stale == taken_back
+
+
+async def test_data_on_a_stream_that_never_began_ends_the_connection() -> None:
+    """RFC 9113, section 5.1: a connection error."""
+
+    async def script(asked: Asked) -> None:
+        await asked.headers_back()
+        asked.writer.write(data_frame(asked.stream + 2, b"early"))
+
+    async with nothing_left_open(), serve2(script) as server, client_of(server) as client:
+        with anyio.fail_after(3):
+            kept = await pushed(client.stream("GET", "/"))
+    assert isinstance(kept.error, StreamCut)
+    assert kept.error.kind == "bad_chunk"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from threading import Thread
+from time import sleep
 
 import numpy as np
 import pytest
@@ -102,3 +104,39 @@ def test_gaps_are_counted_although_nobody_asks() -> None:
     gaps = fold.probes["chat"].chunk_gap
     assert sum(gaps.counts) == 2 * (WAITING + 1)
     assert gaps.total == 0.625 * (WAITING + 1)
+
+
+class Slow(Histogram):
+    """Takes its time between looking at its counts and putting down new ones."""
+
+    def __init__(self) -> None:
+        self._now: list[int] = []
+        super().__init__([1.0])
+
+    @property
+    def counts(self) -> list[int]:
+        now = self._now
+        sleep(0.002)
+        return now
+
+    @counts.setter
+    def counts(self, value: list[int]) -> None:
+        self._now = value
+
+
+def test_gaps_are_counted_once_whoever_counts_at_the_same_time() -> None:
+    probe = Fold({"chat": {}}).probes["chat"]
+    probe.chunk_gap = Slow()
+    ended = rows.Request(at=2.0, request="chat-1", probe="chat", outcome="complete", sent=0.0, chunks=[1.0, 1.5, 1.625])
+
+    def scrape() -> None:
+        for _ in range(10):
+            probe.request(ended)
+            probe.count_gaps()
+
+    threads = [Thread(target=scrape) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(probe.chunk_gap.counts) == 4 * 10 * 2

@@ -104,6 +104,7 @@ def test_the_endpoint_of_the_evicted_pod() -> None:
     removed = next(row for row in slices if row.at > first.at and of(row) is None)
     assert removed.at - EVICTED == pytest.approx(5.41, abs=0.01)
     assert first.ports == [8000]
+    assert list(first.named_ports.values()) == [8000]
 
 
 def test_the_budget_during_the_eviction() -> None:

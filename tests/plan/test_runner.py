@@ -165,7 +165,7 @@ def ran(standing: Standing, drill: str, node: str, labels: dict[str, str], *, to
             ("on-its-node", True, False, ("lab-drain-node", "node2", {"app": "runner"}, {"runner_on_node"})),
             ("on-its-node", False, False, ("lab-drain-node", "node2", {"app": "runner"}, {"runner_on_node"})),
             ("elsewhere", True, True, ("lab-drain-node", "infra", {"app": "runner"}, set())),
-            ("elsewhere", False, False, ("lab-drain-node", "infra", {"app": "runner"}, set())),
+            ("elsewhere", False, True, ("lab-drain-node", "infra", {"app": "runner"}, set())),
             ("target", True, True, ("lab-evict-one-replica", "node2", {"app": "model"}, {"runner_is_target"})),
             ("target", False, False, ("lab-evict-one-replica", "node2", {"app": "model"}, {"runner_is_target"})),
             ("no-node", True, True, ("lab-evict-one-replica", "node2", {"app": "runner"}, set())),

@@ -32,6 +32,9 @@ CONCURRENCY = (
     "  concurrency: {type: integer, default: 4, minimum: 1, maximum: 64, description: streams in flight}\n", ""
 )  # fmt: skip
 
+PROBES = "probes:\n"
+DIRECT = "probes:\n  - {name: direct, target: replicas, openai: {prompt: x, max_tokens: 128}}\n"
+
 BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
     # shape
     ((("name: small", "nam: small"),), [
@@ -65,6 +68,25 @@ BAD_PLAYBOOKS: list[tuple[Changes, list[str]]] = [
         "9:38: expected an HTTP status like 200, or a list of them"]),
     ((("    openai:", "    http: {path: /}\n    openai:"),), [
         "8:5: a probe has exactly one of openai, anthropic, sse, json_lines, http; found openai and http"]),
+    # target
+    ((("  - name: chat\n", "  - name: chat\n    target: replica\n"),), [
+        '9:13: expected one of: endpoint, replicas; got "replica" (did you mean "replicas"?)']),
+    ((("  - name: chat\n", "  - name: chat\n    target: replicas\n"),), [
+        "9:13: every probe goes to the replicas directly, so what the service gives its users is not measured "
+        "(add a probe without target)"]),
+    (((PROBES, DIRECT), (CHECK, '  - {check: "time_to_serve <= 1m", probe: direct}\n')), [
+        "17:43: probe: does nothing for time_to_serve (leave it out)"]),
+    (((PROBES, DIRECT), (CHECK, "  - routing_delay <= 5s\n")), []),
+    (((CHECK, "  - routing_delay <= 5s\n"),), [
+        "16:5: routing_delay is never known: no probe asks the replicas directly (add a probe with target: replicas)"]),
+    (((PROBES, DIRECT), (CHECK, '  - "p99(chunk_gap) < 1s"\n'),
+      ("  - name: chat\n", "  - name: chat\n    record_chunks: false\n")), [
+        "18:5: p99(chunk_gap) is never known: record_chunks is false"]),
+    (((PROBES, DIRECT.replace("128", "256")), (CHECK, '  - "replacement.tokens >= 200"\n')), [
+        '17:5: replacement.tokens >= 200 never holds: no probe asks for more than 128 tokens']),
+    (((PROBES, DIRECT), (STEP, "  - probe-once: {probe: direct}\n" + STEP)), [
+        '14:25: probe "direct" goes to the replicas directly, and one request to one of them '
+        "(name a probe of the endpoint)"]),
     # load
     (((CLOSED, "{}"), CONCURRENCY), [
         "9:11: load has exactly one of closed, open; found none (like closed: {concurrency: 4})"]),
@@ -311,6 +333,25 @@ BAD_DRILLS: list[tuple[Changes, Changes, list[str]]] = [
     ((("parameters:", "lab: {alerts: {rules: [{name: Slowly, expr: ready_endpoints < 1}]}}\nparameters:"),),
      ((CHECK, "  - not alert_fired(\"Slow\")\n"),), [
         'small.yaml:16:5: the lab has no alert "Slow" (did you mean "Slowly"?)']),
+    # probes of replicas
+    ((('pod_header: x-pod', 'pod_header: x-pod, replicas: {port: 0}'),), ((PROBES, DIRECT),), [
+        "drill.yaml:8:80: expected a port number from 1 to 65535, or the name of a port of the Service, like http"]),
+    ((('pod_header: x-pod', 'pod_header: x-pod, replicas: {ca: a.pem, insecure: true}'),), ((PROBES, DIRECT),), [
+        "drill.yaml:8:73: ca and insecure exclude each other"]),
+    (((", service: chat", ""),), ((PROBES, DIRECT),), [
+        'drill.yaml:8:11: probe "direct" goes to the replicas, and without a Service nothing tells their port '
+        "(give endpoint.replicas.port as a number, or workload.service)"]),
+    (((", service: chat", ""), ('pod_header: x-pod', 'pod_header: x-pod, replicas: {port: 8000}')),
+     ((PROBES, DIRECT),), []),
+    (((", pod_header: x-pod", ""),),
+     ((PROBES, DIRECT), ("in_flight(target)", "in_flight"), (CHECK, "  - incomplete_200 == 0\n")), [
+        "drill.yaml:8:11: warning: no response header names the serving Pod, so how late the gateway sends to a "
+        "replica is not known (give endpoint.pod_header)"]),
+    ((('"http://chat.example.com"', '"https://chat.example.com", api_key: {env: KEY}'),), ((PROBES, DIRECT),), [
+        "drill.yaml:8:11: warning: the endpoint's credentials, which it gets over TLS, go to the replicas in the clear "
+        "(say endpoint.replicas.credentials: true if they are meant to, false if the gateway checks them)"]),
+    ((('"http://chat.example.com"', '"https://chat.example.com", api_key: {env: KEY}, replicas: {credentials: true}'),),
+     ((PROBES, DIRECT),), []),
     # a mistake inside the playbook, reached through a drill
     ((), (("pods: 1", "pod: 1"),), ['small.yaml:13:13: unknown key "pod" (did you mean "pods"?)']),
     ((("concurrency: 2", "patience: 0s"),), (), [

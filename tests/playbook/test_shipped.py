@@ -22,7 +22,7 @@ LAB_DRILLS = [name for name in DRILLS if name.startswith("lab-")]
 
 
 def test_what_ships() -> None:
-    assert PLAYBOOKS == ["cordon-and-rollback", "delete-pod", "drain-node", "evict-one-replica"]
+    assert PLAYBOOKS == ["cordon-and-rollback", "delete-pod", "drain-node", "evict-one-replica", "gateway-delay"]
     assert {load_drill(name).playbook.metadata.name for name in LAB_DRILLS} == set(PLAYBOOKS)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chaosrunner.http import (
     ConnectRefused,
@@ -86,7 +85,7 @@ CUT = StreamCut("reset", "ECONNRESET")
     ],
 )
 def test_after_headers(changes: dict[str, object], outcome: Outcome) -> None:
-    assert judge(replace(GOOD, **changes)).outcome == outcome  # type: ignore[arg-type]
+    assert judge(replace(GOOD, **changes)).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_after_headers(changes: dict[str, object], outcome: Outcome) -> None:
     ],
 )
 def test_plain_streams(changes: dict[str, object], outcome: Outcome) -> None:
-    assert judge(replace(PLAIN, **changes)).outcome == outcome  # type: ignore[arg-type]
+    assert judge(replace(PLAIN, **changes)).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_plain_streams(changes: dict[str, object], outcome: Outcome) -> None:
     ],
 )
 def test_before_headers(changes: dict[str, object], outcome: Outcome) -> None:
-    assert judge(replace(UNANSWERED, **changes)).outcome == outcome  # type: ignore[arg-type]
+    assert judge(replace(UNANSWERED, **changes)).outcome == outcome
 
 
 def test_reasons() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import socket
 import time
@@ -300,3 +301,20 @@ async def test_a_stall_long_past_is_forgotten() -> None:
         await anyio.sleep(1.1)
         assert not watch.stalled()
         group.cancel_scope.cancel()
+
+
+async def test_what_is_there_before_the_load_is_spared_from_garbage_collections() -> None:
+    """A look through all modules would hold up a send by a tenth of a second."""
+    before, frozen = gc.get_freeze_count(), list[int]()
+
+    def emit(row: Row) -> None:
+        frozen.append(gc.get_freeze_count())
+
+    async with serve(stream(*ALL)) as server:
+        stop = anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_probe, spec_for(server.url), emit, Clock(), stop)
+            await until(lambda: len(frozen) > 3)
+            stop.set()
+    assert min(frozen) > before + 10_000
+    assert gc.get_freeze_count() == before

@@ -167,7 +167,7 @@ def test_a_token_that_is_refused_in_mid_drill_is_read_again_at_once(
     write(workload.portal.call(workload.admin.get, rights.ACCOUNTS, rights.ACCOUNT, workload.namespace))
     with capture_logs() as logged, ThreadPoolExecutor(1) as beside:
         # Long enough for the authenticator to forget that the old token was good.
-        running = beside.submit(run, workload, kubeconfig, "lab-cordon-and-rollback", tmp_path, hold="15s")
+        running = beside.submit(run, workload, kubeconfig, "lab-cordon-and-rollback", tmp_path, hold="30s")
         wait_for(lambda: "hold" in started(tmp_path), 30)
         write(workload.portal.call(make_anew))
         finished = running.result()

@@ -275,7 +275,7 @@ def test_an_image_that_no_node_has_is_told_at_once(api: Api, real_lab: RealLab) 
     spec, there = specs.build(SPEC), places(real_lab, "noimage", "localhost/none:1")
     workload.deploy(api, spec, there)
     try:
-        with pytest.raises(NotAvailable, match=r"model: ErrImageNeverPull: .*localhost/none:1"):
+        with pytest.raises(NotAvailable, match=r"(model|gateway): ErrImageNeverPull: .*localhost/none:1"):
             workload.wait(api, spec, there, Path("log"), 30)
     finally:
         workload.remove(api, there, force=True)

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from chaosrunner.analysis.comparison import Comparison, compare
 from chaosrunner.analysis.reading import Reading
-from chaosrunner.reports import markdown, render
 from chaosrunner.reports.comparison import headline, sections
+from chaosrunner.reports.markdown import markdown
+from chaosrunner.reports.terminal import render
 from tests.analysis.sides import of_kubernetes, of_real_drill, of_reference, reading
 from tests.analysis.tape import Tape, time
 from tests.analysis.test_comparison import story

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from chaosrunner.reports import junit
+from chaosrunner.reports.junit import junit
 from chaosrunner.timeline import rows
 from tests.analysis.tape import Tape, context, facts
 from tests.reports.story import eviction, quiet

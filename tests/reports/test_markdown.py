@@ -9,9 +9,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from chaosrunner.analysis import Facts
-from chaosrunner.reports import headline, markdown, sections
 from chaosrunner.reports.document import Section, Table, text
-from chaosrunner.reports.markdown import escape
+from chaosrunner.reports.markdown import escape, markdown
+from chaosrunner.reports.sections import headline, sections
 from tests.reports.story import NASTY, crowd, eviction, quiet
 
 RENDERER = MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough")

@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from chaosrunner.analysis import Facts, ProbeContext
-from chaosrunner.reports import headline, render, sections
 from chaosrunner.reports.compare import in_words, side_by_side
 from chaosrunner.reports.losses import losses
-from chaosrunner.reports.sections import value
+from chaosrunner.reports.sections import headline, sections, value
+from chaosrunner.reports.terminal import render
 from chaosrunner.timeline import rows
 from tests.analysis.captures import real_drill
 from tests.analysis.tape import Tape, context, facts, replay

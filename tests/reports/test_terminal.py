@@ -6,7 +6,8 @@ import io
 
 from rich.console import Console
 
-from chaosrunner.reports import Cell, Section, Table, print_table, render
+from chaosrunner.reports.document import Cell, Section, Table
+from chaosrunner.reports.terminal import print_table, render
 
 
 def show(table: Table, width: int, **options: object) -> list[str]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import msgspec
 import pyarrow as pa
 import pytest
@@ -11,10 +17,11 @@ import pytest
 from chaosrunner.errors import UserError
 from chaosrunner.timeline import manifest as manifests
 from chaosrunner.timeline import reader, rows, tables
+from chaosrunner.timeline.files import ROWS
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.redact import MASK, Redactor
 from chaosrunner.timeline.tables import REQUEST_SCHEMA
-from chaosrunner.timeline.writer import ROWS, Writer
+from chaosrunner.timeline.writer import MOST, PACE, Writer
 
 
 def manifest(**changes: object) -> manifests.Manifest:
@@ -200,3 +207,75 @@ def test_a_line_of_a_request_that_is_none_is_one_clear_error(tmp_path: Path, lin
         file.write(line + "\n")
     with pytest.raises(UserError, match=f"{ROWS}: not a row"):
         recording.requests()
+
+
+async def lines_of(file: Path, count: int, within: float) -> list[bytes]:
+    """The file's lines once there are so many, which must be `within` seconds."""
+    until = anyio.current_time() + within
+    while len(lines := (await anyio.Path(file).read_bytes()).splitlines(keepends=True)) < count:
+        assert anyio.current_time() < until
+        await anyio.lowlevel.checkpoint()
+    return lines
+
+
+@pytest.mark.anyio
+async def test_rows_about_requests_get_to_the_system_though_nothing_follows(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r", manifest())
+    file = tmp_path / "r" / ROWS
+    told: list[rows.Row] = []
+    writer.subscribe(told.append)
+    for _ in range(3):
+        writer.emit(rows.RequestSent(at=1.0, request="chat-1", probe="chat"))
+        writer.emit(request(1))
+        assert len(told) % 2 == 0  # nobody who looks on waits for that
+        await lines_of(file, len(told), within=1.0)  # PACE, on a machine that has time
+    lines = await lines_of(file, 6, within=0.0)
+    assert [msgspec.json.decode(line, type=rows.Row) for line in lines] == told
+
+
+@pytest.mark.anyio
+async def test_a_row_of_another_kind_is_with_the_system_at_once_and_all_before_it(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r", manifest())
+    for row in some_rows():
+        writer.emit(row)
+    assert [row.id for row in reader.Recording.open(tmp_path / "r").rows()] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.anyio
+async def test_rows_do_not_pile_up_while_the_event_loop_stands_still(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r", manifest())
+    for number in range(2 * MOST):
+        writer.emit(request(number))
+    assert len(await lines_of(tmp_path / "r" / ROWS, 0, within=0.0)) == 2 * MOST
+
+
+@pytest.mark.anyio
+async def test_a_full_disk_is_told_once_of_rows_that_waited(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r", manifest())
+    told: list[rows.Row] = []
+    writer.subscribe(told.append)
+    with files_of_at_most(1000):
+        for number in range(10):
+            writer.emit(request(number))
+        await anyio.sleep(3 * PACE)
+        with pytest.raises(OSError, match="File too large"):
+            writer.emit(request(10))
+        writer.emit(request(11))  # is told of once
+    assert [row.id for row in told] == list(range(1, 13))
+    writer.close()
+    recording = reader.Recording.open(tmp_path / "r")
+    assert recording.crashed
+    assert 0 < len(list(recording.rows())) < 10
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """What is written beyond fails (EFBIG), as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaosrunner.analysis.facts import Facts, Finding
-from chaosrunner.analysis.findings import containers, evictions, leaving, nodes, observation, path, service
+from chaosrunner.analysis.findings import containers, direct, evictions, leaving, nodes, observation, path, service
 from chaosrunner.analysis.picture import Picture
 
 __all__ = ["findings"]
@@ -27,6 +27,8 @@ def findings(picture: Picture, facts: Facts) -> list[Finding]:
         service.warmup(picture, facts.replacements),
         service.routing(picture, facts.replacements),
         service.exposure(picture, facts),
+        direct.routing(facts.direct),
+        direct.unreachable(facts.direct),
         path.buffering(picture),
         path.time_limits(picture),
         observation.alerts(picture),

@@ -132,9 +132,10 @@ def unsent(facts: Facts) -> Iterator[Finding]:
     for name, load in facts.scheduled.items():
         if load.not_sent:
             share = load.not_sent / load.planned
+            whose = "its own" if name in {probe.probe for probe in facts.direct} else "the"
             text = (
                 f"{load.not_sent} of {load.planned} planned requests of {name} ({share:.1%}) were not sent, as "
-                "max_in_flight were in flight; they count against the success rate"
+                f"max_in_flight were in flight; they count against {whose} success rate"
             )
             advice = "raise max_in_flight if the service may hold so many"
             yield finding("in_flight_cap", "warning", text, load.evidence, advice)

@@ -43,11 +43,9 @@ def buffering(picture: Picture) -> Iterator[Finding]:
     """Streams that came in lumps although they took their time (dstackai/dstack#4269: a gateway held back 16 KB)."""
     requests = picture.requests
     told, held, lumps, took = picture.delivery
-    for name in requests.vocabulary["probe"].words:
+    for name in picture.buffered:
         mine = requests.of_probe(name)
         found, of = np.flatnonzero(held & mine), int(np.count_nonzero(told & mine))
-        if len(found) * 10 < of or not len(found):
-            continue
         chunks, seconds = float(np.median(requests.content_chunks[found])), float(np.median(took[found]))
         text = (
             f"{len(found)} of {plural(of, 'stream')} of {name} came in lumps: {chunks:.0f} chunks in "

@@ -70,6 +70,8 @@ class OpenAI(Dialect):
 
     def event(self, event: Event) -> Frame:
         data = event.data
+        if data == DONE:  # no JSON, which would cost an exception to find out
+            return LAST
         if event.name == "error" and data.strip() != DONE:
             return Frame(error=read_error(data))
         return _read(data) if data else NOTHING
