@@ -95,6 +95,9 @@ def plan(rbac: bool, subject: str | None, **given: Any) -> None:
     "--node-selector", "selectors", multiple=True, metavar="LABEL=VALUE", help="Only on nodes with this label."
 )
 @click.option("--tolerate", "tolerations", multiple=True, metavar="KEY", help="Also on nodes with a taint of this key.")
+@click.option(
+    "--cluster", metavar="NAME", help="Let a drill marked `production: true` run; the name of a Pod's own: in-cluster."
+)
 @parameters_option
 def job(**given: Any) -> None:
     """Print what runs a drill inside the cluster.

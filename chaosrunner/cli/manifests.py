@@ -38,9 +38,12 @@ def print_job(
     selectors: tuple[str, ...],
     tolerations: tuple[str, ...],
     parameters: tuple[str, ...],
+    cluster: str | None,
 ) -> None:
     bound = _loaded(drill, parameters)
     bound.check_environment("in-cluster")
+    if bound.drill.production and cluster is None:
+        raise UserError("this is a production drill: give --cluster in-cluster, the name of a Pod's own cluster")
     options = job.Options(
         image=image,
         name=name or job.name_of(bound.drill.metadata.name),
@@ -51,6 +54,7 @@ def print_job(
         node_selector=dict(_label(text) for text in selectors),
         tolerations=tolerations,
         parameters=parameters,
+        cluster=cluster,
         rollback=UNDO_LIMIT,
     )
     for remark in job.remarks(bound, options):

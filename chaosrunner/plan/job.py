@@ -63,6 +63,8 @@ class Options:
     """Keys of taints."""
     parameters: tuple[str, ...] = ()
     """`NAME=VALUE`, as given on the command line."""
+    cluster: str | None = None
+    """Name of the cluster, for a drill in production."""
     rollback: float
     """Longest rollback at the end of a run, seconds."""
 
@@ -226,6 +228,7 @@ def _container(drill: str, options: Options) -> Manifest:
         "args": [
             *("run", "--yes", "--context", "in-cluster", "--namespace", options.namespace),
             *("--timelines", RECORDINGS),
+            *(("--cluster", options.cluster) if options.cluster else ()),
             # $( would be filled in by the kubelet.
             *(word for given in options.parameters for word in ("--parameter", given.replace("$(", "$$("))),
             f"{DRILL}/{drill}",

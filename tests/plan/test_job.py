@@ -181,3 +181,13 @@ def test_files_of_prompts_have_to_be_brought(tmp_path: Path) -> None:
     (tmp_path / "drill.yaml").write_text(drill.replace("playbook: evict-one-replica", "playbook: evict.yaml"))
     _, said = job(str(tmp_path / "drill.yaml"))
     assert f"the playbook reads {tmp_path / 'prompts.txt'}: mount it at the same path relative to the playbook" in said
+
+
+def test_a_drill_in_production_names_its_cluster_in_a_job_too(tmp_path: Path) -> None:
+    drill = tmp_path / "drill.yaml"
+    drill.write_text(resolve(EXAMPLE, "drills").read_text() + "\nproduction: true\n")
+    code, _, err = invoke("job", str(drill), "--image", "i")
+    assert (code, "give --cluster in-cluster" in err) == (2, True)
+    objects, _ = job(str(drill), "--cluster", "in-cluster")
+    arguments = pod_of(objects)["containers"][0]["args"]
+    assert arguments[arguments.index("--cluster") + 1] == "in-cluster"

@@ -30,6 +30,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
     parser.add_argument("--only", type=int, help="only the run of this number")
     parser.add_argument("--kinds", help="only these kinds of drills, with commas")
+    parser.add_argument(
+        "--abandon",
+        action="store_true",
+        help="kill every guardian too and recover only when the faults should have ended by themselves",
+    )
     parser.add_argument("--lab", choices=("embedded", "real"), default="embedded")
     parser.add_argument("--state", type=Path, default=Path("/var/lib/lab-torture"), help="state folder of the real lab")
     parser.add_argument("--keep", type=Path, help="folder for the recordings; a temporary one where absent")
@@ -40,7 +45,7 @@ def main() -> int:
         real_one = given.lab == "real"
         kinds = given.kinds.split(",") if given.kinds else list(REAL if real_one else KINDS)
         with real(folder / "lab", given.state) if real_one else embedded(folder / "lab") as lab:
-            torture = Torture(lab, folder, given.seed, kinds)
+            torture = Torture(lab, folder, given.seed, kinds, abandon=given.abandon)
             numbers = [given.only] if given.only is not None else range(given.first, given.first + given.runs)
             came: list[Came] = []
             began = time.monotonic()
@@ -81,6 +86,7 @@ def _sum(came: list[Came], residue: int, seconds: float) -> None:
         "with_guardian": sum(one.by == "recover" for one in killed),
         "undone_by": Counter(one.by for one in came),
         "journal_at_death": Counter(state for one in killed for state in one.states),
+        "abandoned_to_their_own_end": sum(one.ends is not None for one in killed),
         "changed_by_others": sum(one.foreign for one in came),
         "left_behind": sum(bool(one.left) for one in came),
         "late": sum(bool(one.late) for one in came),

@@ -137,8 +137,8 @@ TOXIPROXY = {"drivers": {"network": "toxiproxy"}}
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("cordon", _held({"cordon": {"nodes": 1, "of": "workload"}}), {}, (label_node, cordon_too)),
-        Kind("cordon-all", _held({"cordon": {"nodes": "all", "of": "workload"}}), {}, (label_node, cordon_too)),
+        Kind("cordon", _held({"cordon": {"nodes": 1, "of": "workload"}}), {}, (label_node,)),
+        Kind("cordon-all", _held({"cordon": {"nodes": "all", "of": "workload"}}), {}, (label_node,)),
         Kind("drain", _held({"drain": {"nodes": 1, "of": "workload", "retry_every": "200ms"}}), {}, (label_node,)),
         Kind("taint", _timed("taint", nodes=1, of="workload", **TAINT), {}, (label_node, taint_too)),
         Kind("scale", _timed("scale", by=1), {}, (scale_too,)),
@@ -169,5 +169,11 @@ EFFECTS: dict[str, dict[str, Any]] = {
     "rate": {"rate": "1mbit"},
     "isolate": {"partition": True, "ready": "lost"},
 }
-REAL = KINDS | {f"pod-{name}": Kind(f"pod-{name}", _network(effect), IN_THE_POD) for name, effect in EFFECTS.items()}
+AGAIN = Kind("cordon-again", KINDS["cordon"].steps, {}, (cordon_too,))
+"""Not on the embedded lab, which does not tell who wrote a field (`metadata.managedFields`)."""
+REAL = (
+    {AGAIN.name: AGAIN}
+    | KINDS
+    | {f"pod-{name}": Kind(f"pod-{name}", _network(effect), IN_THE_POD) for name, effect in EFFECTS.items()}
+)
 """On the real lab, where Pods have networks of their own."""

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -35,6 +35,8 @@ CALL = b'"kind":"action"'
 """In a row of a call that changes something."""
 NEAR = 0.05
 """Seconds around a changing request in which half of the runs are killed."""
+LEAVE = 2.0
+"""Seconds after its own end at which a fault must be gone."""
 RECOVERY_LIMIT = 90.0
 """Longest wait for a guardian, seconds."""
 SETTLE_LIMIT = 60.0
@@ -71,6 +73,9 @@ class Plan:
 FOREIGN_HOLD = 10.0
 """Seconds that a fault lasts in whose time somebody else comes."""
 
+ABANDONED_HOLD = 4.0
+"""Seconds after which a fault ends that nobody undoes."""
+
 FOREIGN_SHARE = 0.16
 """Of the runs whose kind knows such a change; a tenth of all."""
 
@@ -91,6 +96,8 @@ class Came:
     near: float | None = None
     """Seconds from the last call that changes something, sent or answered, to its death."""
     foreign: bool = False
+    ends: float | None = None
+    """Unix seconds at which the last of its faults ends by itself, where it was abandoned to that."""
     left: list[str] = field(default_factory=list)
     """What differs from before, and from what somebody else wanted."""
     late: list[str] = field(default_factory=list)
@@ -106,7 +113,9 @@ class Came:
 class Torture:
     """Runs on one lab, one after the other."""
 
-    def __init__(self, lab: Lab, folder: Path, seed: int, kinds: list[str]) -> None:
+    def __init__(self, lab: Lab, folder: Path, seed: int, kinds: list[str], *, abandon: bool = False) -> None:
+        """`abandon`: each guardian dies with its run, and nobody recovers before the faults ended by themselves."""
+        self.abandon = abandon
         self.lab = lab
         self.folder = folder
         self.seed = seed
@@ -118,6 +127,8 @@ class Torture:
 
     def one(self, number: int) -> Came:
         plan = Plan.of(self.seed, number, self.kinds)
+        if self.abandon:
+            plan = replace(plan, guardian=True, foreign=None)
         came = Came(plan)
         timelines = self.folder / f"run-{number}"
         timelines.mkdir()
@@ -131,6 +142,8 @@ class Torture:
             came.by = "the run"
             self.length += 0.2 * (came.seconds - self.length)
         else:
+            if self.abandon:
+                self._await_end(timelines, came)
             self._recover(plan, guardian, timelines, came)
         came.recovery = time.time() - came.died
         self._judge(came, wanted)
@@ -170,7 +183,7 @@ class Torture:
             "load": {"closed": {"concurrency": 1, "pause": "50ms"}},
             "timeouts": {"total": "3s", "connect": "2s", "first_byte": "2s"},
         }
-        seconds = HOLD if plan.foreign is None else FOREIGN_HOLD
+        seconds = ABANDONED_HOLD if self.abandon else HOLD if plan.foreign is None else FOREIGN_HOLD
         steps = [baseline, *plan.kind.steps(self.folder, seconds)]
         playbook = {"kind": "Playbook", "metadata": {"name": "torture"}, "probes": [probe], "steps": steps}
         (folder / "playbook.yaml").write_text(json.dumps(api | playbook))
@@ -255,6 +268,20 @@ class Torture:
         for result in anyio.run(recover_below, timelines, flags):
             if not result.ok:
                 came.left.append(f"recover: {result.target.name} {result.state}: {result.detail}")
+
+    def _await_end(self, timelines: Path, came: Came) -> None:
+        """Notes what is still there `LEAVE` seconds after the last fault's own end."""
+        entries = [entry for path in timelines.glob("*/*/journal.jsonl") for entry, _ in journals.read(path)]
+        ends = [entry.ends for entry in entries if entry.ends is not None]
+        came.ends = max(ends, default=None)
+        if came.ends is not None:
+            time.sleep(max(0.0, came.ends + LEAVE - time.time()))
+            left = {
+                key: value for key, value in self._ask(self._unsettled).items() if key.startswith(("stopped", "rules"))
+            }
+            came.late += [
+                f"{key}: {value}, {time.time() - came.ends:.1f} s after its end" for key, value in left.items()
+            ]
 
     # --- looking ----------------------------------------------------------------------------------------
 
