@@ -22,7 +22,11 @@ LAB_DRILLS = [name for name in DRILLS if name.startswith("lab-")]
 
 
 def test_what_ships() -> None:
-    assert PLAYBOOKS == ["cordon-and-rollback", "delete-pod", "drain-node", "evict-one-replica", "gateway-delay"]
+    assert PLAYBOOKS == [
+        "cordon-and-rollback", "delete-pod", "drain-node", "evict-one-replica", "freeze-engine", "gateway-delay",
+        "grey-replica", "isolate-replica", "kill-container", "kill-engine", "lossy-replica", "node-loss",
+        "rolling-restart-under-load", "scale-down-under-load", "slow-replica",
+    ]  # fmt: skip
     assert {load_drill(name).playbook.metadata.name for name in LAB_DRILLS} == set(PLAYBOOKS)
 
 
