@@ -82,7 +82,7 @@ async def test_recover_shows_first_and_changes_nothing_where_nobody_says_yes(tmp
         arguments = ["recover", "--timelines", str(tmp_path / "timelines")]
 
         def call(*more: str) -> Result:
-            return CliRunner().invoke(cli, [*arguments, *more])
+            return CliRunner(env={"COLUMNS": "200"}).invoke(cli, [*arguments, *more])
 
         shown = await anyio.to_thread.run_sync(call)
         assert isinstance(shown.exception, Refused)

@@ -100,7 +100,10 @@ async def test_held_by_another_run(tmp_path: Path) -> None:
     async with leasing(tmp_path) as (_, leases, lease):
         renewed = stamp(20)
         leases.put({"holderIdentity": "run-0", "leaseDurationSeconds": 15, "renewTime": renewed})
-        assert await lease.acquire() == Taken(holder="run-0", renewed=renewed)
+        taken = await lease.acquire()
+        assert isinstance(taken, Taken)
+        assert (taken.holder, taken.renewed) == ("run-0", renewed)
+        assert taken.until is not None  # 15 s after its renewal
         assert lease.state == "free"
         await lease.release()
         assert leases.object is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SELDOM = ("lab-drain-node", "lab-delete-pod")
+SELDOM = ("lab-drain-node", "lab-delete-pod", "lab-gateway-delay")
 """Held to the same plan as the others, only with `-m slow`: what they do is also done in tests of the engine and of the
 rights, a whole `lab-drain-node` among them. The real lab runs all."""
 

@@ -24,7 +24,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Rehearse:
     return run
 
 
-@cases("lab-grey-replica", "lab-freeze-engine")
+@cases("lab-freeze-engine")
 class TestOnTheEmbeddedLab(FaultDrills):
     pass
 
