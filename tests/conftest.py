@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says nothing on a shared machine.
-settings.register_profile("chaosrunner", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("chaosrunner", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("chaosrunner")
 
 

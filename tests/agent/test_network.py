@@ -165,7 +165,7 @@ def test_so_many_packets_are_lost_as_were_asked_for(network: Network, direction:
     assert abs(lost - PACKETS * share) <= 6 * math.sqrt(PACKETS * share * (1 - share))
     fault.kill(signal.SIGTERM)
     told = fault.event("ended")
-    assert told["hit"] == lost
+    assert 0 <= told["hit"] - lost <= 2  # a packet of somebody else in this network may be hit as well
     assert told["seen"] >= PACKETS
 
 

@@ -24,8 +24,16 @@ def node(ns: Namespace) -> Iterator[str]:
     ns.do("POST", "/api/v1/nodes", {"metadata": {"name": name}})
     # Its silence counts from here: it is not unreachable before the test is over.
     ns.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    # A Pod that is to go because of one taint is not looked at again for another: none is there when Pods come.
+    ns.until(lambda: not thrown_out(ns, name), what=f"{name} is unreachable")
     yield name
     ns.do("DELETE", f"/api/v1/nodes/{name}")
+
+
+def thrown_out(ns: Namespace, node: str) -> list[Json]:
+    """Its NoExecute taints."""
+    taints = ns.do("GET", f"/api/v1/nodes/{node}")["spec"].get("taints") or []
+    return [one for one in taints if one["effect"] == "NoExecute"]
 
 
 def taint(ns: Namespace, node: str, *taints: Json) -> None:

@@ -267,7 +267,16 @@ async def victim(kubeconfig: str, folder: str, slow: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="orphans are known by /proc")
-@pytest.mark.parametrize(("slow", "after"), [("2", 0.5), ("0", 0.5), ("0.3", 0.0), ("0.3", 0.05), ("0.3", 0.3)])
+@pytest.mark.parametrize(
+    ("slow", "after"),
+    [
+        ("2", 0.5),
+        pytest.param("0", 0.5, marks=pytest.mark.slow),
+        pytest.param("0.3", 0.0, marks=pytest.mark.slow),
+        ("0.3", 0.05),
+        pytest.param("0.3", 0.3, marks=pytest.mark.slow),
+    ],
+)
 async def test_what_a_killed_run_began_is_ended_and_undone_by_another_process(
     world: World, tmp_path: Path, slow: str, after: float
 ) -> None:

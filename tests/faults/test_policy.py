@@ -322,7 +322,7 @@ async def victim(kubeconfig: str, folder: str) -> None:
             await undo_entry(cluster, journal, entry, lambda _: None)
 
 
-@pytest.mark.parametrize("after", [0.0, 0.04, 0.09, 0.2])
+@pytest.mark.parametrize("after", [0.04, *(pytest.param(after, marks=pytest.mark.slow) for after in (0.0, 0.09, 0.2))])
 async def test_a_killed_run_leaves_nothing_that_recovery_does_not_find(
     world: World, tmp_path: Path, after: float
 ) -> None:

@@ -335,7 +335,9 @@ async def victim(url: str, kubeconfig: str, folder: str) -> None:
             await driver.apply(context, pod, effect_of(), "network")
 
 
-@pytest.mark.parametrize("after", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize(
+    "after", [pytest.param(0.0, marks=pytest.mark.slow), 0.02, pytest.param(0.1, marks=pytest.mark.slow)]
+)
 async def test_a_killed_run_leaves_nothing_that_recovery_does_not_find(
     place: Place, tmp_path: Path, after: float
 ) -> None:

@@ -13,7 +13,7 @@ from tests.labs import RealLab
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
-QUICK = ("lab-isolate-replica", "lab-lossy-replica", "lab-freeze-engine")
+QUICK = ("lab-isolate-replica", "lab-lossy-replica")
 """Those of the normal run; the others are slow."""
 
 ALL = DRILLS | REAL_ONLY
