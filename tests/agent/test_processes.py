@@ -1,4 +1,8 @@
-"""Frozen and killed processes of a container, whose main process is process 1 of its own namespace."""
+"""Frozen and killed processes of a container, whose main process is process 1 of its own namespace.
+
+A healer looks for an entry's agents among all processes that it can see, which without a container are the machine's:
+entries here have names that no other file's have.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +112,7 @@ def container(agent: Path, request: pytest.FixtureRequest) -> Iterator[Container
 
 
 def test_the_main_process_stands_still_and_goes_on_at_its_time_limit(container: Container) -> None:
-    fault = container.start("freeze", "--entry", "e1", "--for", "1.5")
+    fault = container.start("freeze", "--entry", "p1", "--for", "1.5")
     began = time.monotonic()
     assert "stand still" in fault.event("set")["text"]
     assert container.silent() == MAIN
@@ -120,7 +124,7 @@ def test_the_main_process_stands_still_and_goes_on_at_its_time_limit(container: 
 
 def test_a_child_by_name_stands_still_and_its_parent_lives_on(container: Container) -> None:
     # A name is cut off at 15 bytes: proc_pid_comm(5).
-    fault = container.start("freeze", "--entry", "e1", "--for", "30", "--process", "engine-core-of-a-model")
+    fault = container.start("freeze", "--entry", "p1", "--for", "30", "--process", "engine-core-of-a-model")
     assert "engine-core-of-" in fault.event("set")["text"]
     assert container.silent() == {"child"}
     os.kill(container.agent_of(fault), signal.SIGTERM)
@@ -130,7 +134,7 @@ def test_a_child_by_name_stands_still_and_its_parent_lives_on(container: Contain
 
 
 def test_a_frozen_process_goes_on_when_the_agent_is_killed(container: Container) -> None:
-    fault = container.start("freeze", "--entry", "e1", "--for", "60")
+    fault = container.start("freeze", "--entry", "p1", "--for", "60")
     fault.event("set")
     assert container.silent() == MAIN
     os.kill(container.agent_of(fault), signal.SIGKILL)
@@ -138,21 +142,21 @@ def test_a_frozen_process_goes_on_when_the_agent_is_killed(container: Container)
 
 
 def test_heal_lets_go_before_the_time_and_may_be_done_twice(container: Container) -> None:
-    fault = container.start("freeze", "--entry", "e1", "--for", "60")
+    fault = container.start("freeze", "--entry", "p1", "--for", "60")
     fault.event("set")
-    other = container.start("heal", "--entry", "e2")
+    other = container.start("heal", "--entry", "p2")
     assert other.exit() == 0
     assert container.silent() == MAIN, "another entry's is none of its business"
-    healer = container.start("heal", "--entry", "e1")
+    healer = container.start("heal", "--entry", "p1")
     assert healer.event("ended")["text"] == "the frozen processes go on"
     assert healer.exit() == 0
     assert container.silent() == set()
     assert fault.exit() == 0
-    assert container.start("heal", "--entry", "e1").exit() == 0
+    assert container.start("heal", "--entry", "p1").exit() == 0
 
 
 def test_a_signal_that_came_while_it_stood_still_is_not_lost(container: Container) -> None:
-    fault = container.start("freeze", "--entry", "e1", "--for", "1")
+    fault = container.start("freeze", "--entry", "p1", "--for", "1")
     fault.event("set")
     os.kill(container.first, signal.SIGUSR1)
     assert container.heard(0.3)["signal"] == 0
@@ -161,7 +165,7 @@ def test_a_signal_that_came_while_it_stood_still_is_not_lost(container: Containe
 
 
 def test_a_frozen_process_can_be_killed_and_the_agent_ends(container: Container) -> None:
-    fault = container.start("freeze", "--entry", "e1", "--for", "60", "--process", "engine-core-of-a-model")
+    fault = container.start("freeze", "--entry", "p1", "--for", "60", "--process", "engine-core-of-a-model")
     fault.event("set")
     child = next(iter(Path(f"/proc/{container.first}/task/{container.first}/children").read_text().split()))
     os.kill(int(child), signal.SIGKILL)
@@ -173,7 +177,7 @@ def test_process_1_is_killed_though_it_ignores_signals_from_inside(container: Co
     ignored = ["nsenter", f"--target={container.first}", "--pid", "--mount", "kill", "-KILL", "1"]
     subprocess.run(ignored, check=True)
     assert container.silent() == set()
-    fault = container.start("kill", "--entry", "e1")
+    fault = container.start("kill", "--entry", "p1")
     assert "SIGKILL sent to server" in fault.event("set")["text"]
     assert container.process.wait(10) != 0
     container.heard(0.1)  # what was told before
@@ -181,23 +185,23 @@ def test_process_1_is_killed_though_it_ignores_signals_from_inside(container: Co
 
 
 def test_a_child_is_killed_and_its_parent_lives_on(container: Container) -> None:
-    fault = container.start("kill", "--entry", "e1", "--process", "engine-core-of-a-model")
+    fault = container.start("kill", "--entry", "p1", "--process", "engine-core-of-a-model")
     assert fault.event("ended")["text"].endswith(" killed")
     assert fault.exit() == 0
     assert container.silent() == {"child"}
 
 
 def test_other_signals_reach_process_1_only_where_it_has_a_handler(container: Container) -> None:
-    handled = container.start("kill", "--entry", "e1", "--signal", str(int(signal.SIGUSR1)))
+    handled = container.start("kill", "--entry", "p1", "--signal", str(int(signal.SIGUSR1)))
     assert handled.exit() == 0
     assert container.heard(5, lambda heard: heard["signal"] > 0)["signal"] == 1
-    ignored = container.start("kill", "--entry", "e1", "--signal", str(int(signal.SIGTERM)))
+    ignored = container.start("kill", "--entry", "p1", "--signal", str(int(signal.SIGTERM)))
     assert "no handler for SIGTERM" in ignored.event("refused")["text"]
     assert ignored.exit() == 2
 
 
 def test_what_cannot_be_meant_is_refused(container: Container) -> None:
-    entry = ("--entry", "e1")
+    entry = ("--entry", "p1")
     for words, wanted in (
         (("freeze", *entry, "--for", "1", "--process", "nobody"), "no child of the main process is called nobody"),
         (("freeze", *entry), "--for"),
@@ -216,7 +220,7 @@ def test_what_cannot_be_meant_is_refused(container: Container) -> None:
 @pytest.mark.parametrize("container", ["pause"], indirect=True)
 def test_the_sandbox_of_a_pod_that_shares_its_processes_is_never_meant(container: Container) -> None:
     for words in (("freeze", "--for", "1"), ("kill",), ("kill", "--container", "not-to-be-seen-in-any-control-group")):
-        fault = container.start(*words, "--entry", "e1")
+        fault = container.start(*words, "--entry", "p1")
         assert "shares its process namespace" in fault.event("refused")["text"]
         assert fault.exit() == 2
     assert container.silent() == set()
