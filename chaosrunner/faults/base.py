@@ -42,6 +42,11 @@ class Problem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """How to mend it."""
 
 
+def refuse(code: str, text: str, how: str | None = None) -> Problem:
+    """A problem that keeps the drill from starting."""
+    return Problem(severity="refuse", code=code, text=text, how=how)
+
+
 class Touch(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """One object that a fault would touch, or would leave alone, and what the cluster would answer."""
 
@@ -175,6 +180,23 @@ class Context:
             said = f"{answer.message} (our own eviction, whose answer was lost, may hold it for up to {HELD:g} s)"
             return replace(answer, held_until=held, message=said)
         return answer
+
+    def saw(
+        self,
+        event: Literal["bitten", "not_bitten", "healed", "not_healed", "unknown"],
+        fault: str,
+        target: rows.Target,
+        *,
+        by: str,
+        detail: str,
+        entry: str | None,
+    ) -> None:
+        """Puts on the timeline what was seen of a fault from outside; `entry` is the journal's, where it has one."""
+        self.emit(
+            rows.Effect(
+                at=self.now, event=event, fault=fault, target=target, by=by, step=self.step, entry=entry, detail=detail
+            )
+        )
 
     async def announce(self, target: rows.Target, fault: str, what: str) -> None:
         """A Kubernetes Event on the target that says which run did what. Its failure harms nothing: a log line."""

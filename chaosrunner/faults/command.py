@@ -14,7 +14,7 @@ from typing import Literal
 from chaosrunner.cluster.actions import answered, sent, target_of
 from chaosrunner.cluster.resources import Object, meta
 from chaosrunner.cluster.session import Cluster
-from chaosrunner.faults.base import Context, FaultResult, PlanContext, Preview, Problem, TargetResult, Touch
+from chaosrunner.faults.base import Context, FaultResult, PlanContext, Preview, Problem, TargetResult, Touch, refuse
 from chaosrunner.journal import ran
 from chaosrunner.journal.journal import Entry, Ran, new_name
 from chaosrunner.journal.undo import UndoResult, undo_entry
@@ -105,7 +105,7 @@ class Command:
         for made in self._made:
             bitten, text = await _look(made, "verify")
             event: Event = "unknown" if bitten is None else "bitten" if bitten else "not_bitten"
-            _tell(context, made, event, "verify", text)
+            context.saw(event, self.name, made.target, by="verify", detail=text, entry=made.entry)
             result.targets.append(TargetResult(target=made.target, answer="seen", expected=True, bitten=bitten))
             if bitten is False:
                 result.result = "inconclusive"
@@ -124,7 +124,7 @@ class Command:
                 continue
             gone, text = await _look(made, "verify_undone")
             event: Event = "unknown" if gone is None else "healed" if gone else "not_healed"
-            _tell(context, made, event, "verify_undone", text)
+            context.saw(event, self.name, made.target, by="verify_undone", detail=text, entry=made.entry)
             healed = healed and gone is not False
         return healed
 
@@ -161,18 +161,18 @@ class Command:
     def _problems(self, argv: Argv, values: Mapping[str, str], pod: Object) -> list[Problem]:
         names = {match[1] for word in argv for match in _NAME.finditer(word)}
         found = [
-            _refuse("unknown_template", f"{{{{ {name} }}}} is not known in commands", f"one of {', '.join(values)}")
+            refuse("unknown_template", f"{{{{ {name} }}}} is not known in commands", f"one of {', '.join(values)}")
             for name in sorted(names - values.keys())
         ]
         found += [
-            _refuse("nothing_to_fill_in", f"Pod {meta(pod)['name']} has no {name}")
+            refuse("nothing_to_fill_in", f"Pod {meta(pod)['name']} has no {name}")
             for name in sorted(names & values.keys())
             if not values[name]
         ]
         program, variables = argv[0], ran.environment(self._commands.environment)
         path = str(Path(self._commands.folder) / program) if os.sep in program else program
         if not names.intersection(_NAME.findall(program)) and shutil.which(path, path=variables["PATH"]) is None:
-            found.append(_refuse("no_such_program", f"{program} is not installed here"))
+            found.append(refuse("no_such_program", f"{program} is not installed here"))
         return found
 
 
@@ -199,22 +199,3 @@ async def _look(made: _Made, verb: ran.Verb) -> tuple[bool | None, str]:
         return None, f"there is no {verb} command"
     outcome = await ran.run(argv, made.entry, verb, made.ran)
     return outcome.ok if outcome.started else None, outcome.text
-
-
-def _tell(context: Context, made: _Made, event: Event, by: str, text: str) -> None:
-    context.emit(
-        rows.Effect(
-            at=context.now,
-            event=event,
-            fault=Command.name,
-            target=made.target,
-            by=by,
-            step=context.step,
-            entry=made.entry,
-            detail=text,
-        )
-    )
-
-
-def _refuse(code: str, text: str, how: str | None = None) -> Problem:
-    return Problem(severity="refuse", code=code, text=text, how=how)

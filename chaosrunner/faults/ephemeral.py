@@ -21,7 +21,7 @@ from chaosrunner.cluster.drain import gone
 from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import PODS, Object, meta
 from chaosrunner.cluster.session import JSON_PATCH, Answer, ApiError, Cluster, Unreachable
-from chaosrunner.faults.base import Context, Problem, TargetResult
+from chaosrunner.faults.base import Context, Problem, TargetResult, refuse
 from chaosrunner.faults.network import CAN, Kind, NetworkEffect, Seen
 from chaosrunner.journal import fields, injected
 from chaosrunner.journal.injected import Status
@@ -76,10 +76,10 @@ async def check(cluster: Cluster, pod: Object, agent: Agent, work: Work) -> list
     """Whether the agent can be put into this Pod, by a dry run; a refusal says why not. Raises Unreachable."""
     name = str(meta(pod)["name"])
     if MIRROR in (meta(pod).get("annotations") or {}):
-        return [_refuse("static_pod", f"{name} is a static Pod: its kubelet takes no ephemeral containers")]
+        return [refuse("static_pod", f"{name} is a static Pod: its kubelet takes no ephemeral containers")]
     answer = await cluster.get(PODS, name, meta(pod)["namespace"])
     if gone(pod, answer):
-        return [_refuse("pod_gone", f"Pod {name} is gone")]
+        return [refuse("pod_gone", f"Pod {name} is gone")]
     if answer.ok:
         added = _container(agent, work, new_name(), time.time(), None)
         answer = await cluster.request(
@@ -95,17 +95,17 @@ async def check(cluster: Cluster, pod: Object, agent: Agent, work: Work) -> list
     if answer.status == 403 and "PodSecurity" in answer.message:
         capabilities = " and ".join(work.capabilities)
         return [
-            _refuse(
+            refuse(
                 "pod_security",
                 f"an ephemeral container with {capabilities} may not be put into {name}: {said}",
                 "label the namespace pod-security.kubernetes.io/enforce=privileged, or use another driver",
             )
         ]
     if answer.status == 403:
-        return [_refuse("forbidden", f"no ephemeral container may be put into {name}: {said}")]
+        return [refuse("forbidden", f"no ephemeral container may be put into {name}: {said}")]
     if answer.status in (404, 405):
-        return [_refuse("no_ephemeral_containers", f"the cluster offers no ephemeral containers: {said}")]
-    return [_refuse("not_injectable", f"no ephemeral container can be put into {name}: {said}")]
+        return [refuse("no_ephemeral_containers", f"the cluster offers no ephemeral containers: {said}")]
+    return [refuse("not_injectable", f"no ephemeral container can be put into {name}: {said}")]
 
 
 async def put(
@@ -311,13 +311,13 @@ class EphemeralContainer:
         spec, name = pod.get("spec") or {}, meta(pod)["name"]
         if spec.get("hostNetwork"):
             text = f"Pod {name} uses its node's network (hostNetwork): rules there would hit all that runs on the node"
-            return [_refuse("host_network", text)]
+            return [refuse("host_network", text)]
         if (spec.get("os") or {}).get("name") == "windows":
-            return [_refuse("windows", f"Pod {name} runs on Windows: the agent needs Linux")]
+            return [refuse("windows", f"Pod {name} runs on Windows: the agent needs Linux")]
         if effect.kind == "latency" and effect.direction == "in":
             text = f"{self.name} delays packets on their way out of the Pod only"
             return [
-                _refuse("direction", text, "direction: out delays the Pod's answers, which a caller cannot tell apart")
+                refuse("direction", text, "direction: out delays the Pod's answers, which a caller cannot tell apart")
             ]
         return await check(cluster, pod, self.agent, self._work(effect))
 
@@ -376,7 +376,3 @@ async def healed(context: Context, pod: Object, entry: Entry) -> Seen:
         return Seen(False, by, found.text())
     healer = injected.healed(answer.body, made)
     return Seen(False if healer else None, by, healer or found.text())
-
-
-def _refuse(code: str, text: str, how: str | None = None) -> Problem:
-    return Problem(severity="refuse", code=code, text=text, how=how)

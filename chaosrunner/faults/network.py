@@ -24,7 +24,6 @@ from chaosrunner.faults.base import (
 )
 from chaosrunner.journal.journal import Entry
 from chaosrunner.journal.undo import UndoResult, undo_entry
-from chaosrunner.timeline import rows
 
 Kind = Literal["partition", "reject", "loss", "latency", "rate"]
 
@@ -154,6 +153,10 @@ class _Made:
     effect: NetworkEffect
     entry: Entry
 
+    def tell(self, context: Context, seen: Seen, event: Any) -> None:
+        entry = self.entry
+        context.saw(event, entry.fault, entry.target, by=seen.by, detail=seen.detail, entry=entry.entry)
+
 
 class Network:
     """Disturbs the network of Pods, all of them by the first driver that can do it here."""
@@ -213,7 +216,7 @@ class Network:
         result = FaultResult()
         for made in self._made:
             seen = await made.driver.verify(context, made.pod, made.effect, made.entry)
-            _tell(context, made, seen, {True: "bitten", False: "not_bitten", None: "unknown"})
+            made.tell(context, seen, "unknown" if seen.there is None else "bitten" if seen.there else "not_bitten")
             done = TargetResult(target=made.entry.target, answer="seen", expected=True, bitten=seen.there)
             result.targets.append(done)
             if seen.there is False:
@@ -230,7 +233,7 @@ class Network:
         healed = True
         for made in self._made:
             seen = await made.driver.verify_healed(context, made.pod, made.effect, made.entry)
-            _tell(context, made, seen, {True: "not_healed", False: "healed", None: "unknown"})
+            made.tell(context, seen, "unknown" if seen.there is None else "not_healed" if seen.there else "healed")
             healed = healed and not seen.there
         return healed
 
@@ -287,18 +290,3 @@ def container_ports(pod: Object) -> list[int]:
 
 def pod_name(pod: Object) -> str:
     return str(meta(pod)["name"])
-
-
-def _tell(context: Context, made: _Made, seen: Seen, words: Mapping[bool | None, Any]) -> None:
-    context.emit(
-        rows.Effect(
-            at=context.now,
-            event=words[seen.there],
-            fault=made.entry.fault,
-            target=made.entry.target,
-            by=seen.by,
-            step=context.step,
-            entry=made.entry.entry,
-            detail=seen.detail,
-        )
-    )

@@ -15,7 +15,7 @@ from chaosrunner.cluster.budget import matches
 from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import NETWORK_POLICIES, PODS, Object, labels, meta
 from chaosrunner.cluster.session import Answer, ApiError, Cluster, Unreachable
-from chaosrunner.faults.base import Context, Problem, TargetResult
+from chaosrunner.faults.base import Context, Problem, TargetResult, refuse
 from chaosrunner.faults.network import CAN, NetworkEffect, Seen
 from chaosrunner.faults.reach import reached
 from chaosrunner.journal import fields
@@ -57,23 +57,23 @@ class NetworkPolicyDriver:
     async def check(self, cluster: Cluster, pod: Object, effect: NetworkEffect) -> list[Problem]:
         name, namespace = meta(pod)["name"], meta(pod)["namespace"]
         if (pod.get("spec") or {}).get("hostNetwork"):
-            return [_refuse("host_network", f"{name} is in its node's network, which no policy is about")]
+            return [refuse("host_network", f"{name} is in its node's network, which no policy is about")]
         if not effect.peers and not effect.spare and not effect.spare_gateway:
             text = "a NetworkPolicy never cuts a Pod off from its own node, so its kubelet finds it ready"
-            return [_refuse("ready_kept", text, "ready: kept, or another driver")]
+            return [refuse("ready_kept", text, "ready: kept, or another driver")]
         if effect.ports and effect.direction == "out":
             text = "a NetworkPolicy knows no ports of the Pod for connections that the Pod opens"
-            return [_refuse("ports_of_others", text, "direction: in")]
+            return [refuse("ports_of_others", text, "direction: in")]
         try:
             policies = (await cluster.list(NETWORK_POLICIES, namespace)).items
         except ApiError as error:
-            return [_refuse("policies_unseen", f"NetworkPolicies cannot be seen: {error}")]
+            return [refuse("policies_unseen", f"NetworkPolicies cannot be seen: {error}")]
         types = _types(effect)
         others = [policy for policy in policies if _selects(policy, pod) and types & _types_of(policy)]
         if others:
             names = ", ".join(str(meta(policy)["name"]) for policy in others)
             text = f"{name} is under {names} already: policies only allow, so one more would allow more, not less"
-            return [_refuse("other_policy", text, "another driver")]
+            return [refuse("other_policy", text, "another driver")]
         entry = new_name()
         answer = await cluster.request(
             "POST",
@@ -83,7 +83,7 @@ class NetworkPolicyDriver:
         )
         if not answer.ok and not cluster.passing(answer):
             said = f"{answer.status} {answer.message}".strip()
-            return [_refuse("policy_refused", f"no NetworkPolicy may be made in {namespace}: {said}")]
+            return [refuse("policy_refused", f"no NetworkPolicy may be made in {namespace}: {said}")]
         text = "whether this cluster enforces NetworkPolicies is seen only when one is there"
         return [Problem(severity="info", code="enforcement_unknown", text=text)]
 
@@ -301,7 +301,3 @@ def _answered(context: Context, entry: Entry, answer: Answer) -> TargetResult:
     kind = classify(answer.status, answer.body, answer.headers)
     passing = context.cluster.passing(answer) or not settled(answer.status, answer.body)
     return _failed(entry, kind, f"{answer.status} {answer.message}".strip(), answer.status, unknown=passing)
-
-
-def _refuse(code: str, text: str, how: str | None = None) -> Problem:
-    return Problem(severity="refuse", code=code, text=text, how=how)

@@ -28,7 +28,6 @@ from chaosrunner.faults.network import Seen
 from chaosrunner.journal import injected
 from chaosrunner.journal.journal import Entry
 from chaosrunner.journal.undo import UndoResult, undo_entry
-from chaosrunner.timeline import rows
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Annotation that names the container which is meant where no other is named
@@ -146,7 +145,7 @@ class _ProcessFault:
         for pod, entry, said in self._made:
             seen = await self.seen(context, pod, said)
             words = {True: "bitten", False: "not_bitten", None: "unknown"}
-            _tell(context, self.name, target_of(pod), entry, words[seen.there], seen)
+            self._tell(context, pod, entry, words[seen.there], seen)
             result.targets.append(
                 TargetResult(target=target_of(pod), answer="seen", expected=True, bitten=seen.there, detail=seen.detail)
             )
@@ -154,6 +153,10 @@ class _ProcessFault:
                 result.result = "inconclusive"
                 result.reason = f"the fault did not bite: {meta(pod)['name']}: {seen.detail}"
         return result
+
+    def _tell(self, context: Context, pod: Object, entry: Entry | None, event: Any, seen: Seen) -> None:
+        name = entry.entry if entry is not None else None
+        context.saw(event, self.name, target_of(pod), by=seen.by, detail=seen.detail, entry=name)
 
     async def seen(self, context: Context, pod: Object, said: str) -> Seen:
         """Whether it bit this Pod, of which `pod` is how it was before."""
@@ -209,7 +212,7 @@ class Freeze(_ProcessFault):
             if entry is not None:
                 seen = await healed(context, pod, entry)
                 words = {True: "not_healed", False: "healed", None: "unknown"}
-                _tell(context, self.name, target_of(pod), entry, words[seen.there], seen)
+                self._tell(context, pod, entry, words[seen.there], seen)
                 over = over and not seen.there
         return over
 
@@ -283,18 +286,3 @@ class Kill(_ProcessFault):
 
     async def verify_undone(self, context: Context) -> bool:
         return True
-
-
-def _tell(context: Context, fault: str, target: rows.Target, entry: Entry | None, event: Any, seen: Seen) -> None:
-    context.emit(
-        rows.Effect(
-            at=context.now,
-            event=event,
-            fault=fault,
-            target=target,
-            by=seen.by,
-            step=context.step,
-            entry=entry.entry if entry is not None else None,
-            detail=seen.detail,
-        )
-    )

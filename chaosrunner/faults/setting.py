@@ -13,16 +13,7 @@ from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Object, Resource
 from chaosrunner.cluster.session import Answer, ApiError, Unreachable
 from chaosrunner.errors import UserError
-from chaosrunner.faults.base import (
-    Context,
-    FaultResult,
-    PlanContext,
-    Preview,
-    Problem,
-    TargetResult,
-    Touch,
-    verdict_of,
-)
+from chaosrunner.faults.base import Context, FaultResult, PlanContext, Preview, TargetResult, Touch, refuse, verdict_of
 from chaosrunner.journal import fields
 from chaosrunner.journal.journal import Entry, Field
 from chaosrunner.journal.undo import CONFLICTS, UndoResult, send_patch, undo_entry
@@ -52,7 +43,7 @@ class Setting(ABC):
             answer = await context.cluster.get(self.resource, target.name, target.namespace)
             if answer.status == 404:
                 code = f"no_such_{self.resource.kind.lower()}"
-                preview.problems.append(_refuse(code, f"{what} does not exist"))
+                preview.problems.append(refuse(code, f"{what} does not exist"))
                 continue
             if not answer.ok:
                 raise UserError(f"{what}: {answer.status} {answer.message}")
@@ -60,7 +51,7 @@ class Setting(ABC):
             for note in fields.notes_of(answer.body):
                 if any(other.path == field.path and other.keys == field.keys for other in note.fields):
                     text = f"{what} carries the undo of run {note.run} ({note.drill})"
-                    preview.problems.append(_refuse("undo_pending", text, "chaosrunner recover --from-cluster"))
+                    preview.problems.append(refuse("undo_pending", text, "chaosrunner recover --from-cluster"))
             changes = not fields.same(field.previous, field.desired)
             preview.touches.append(
                 Touch(
@@ -233,7 +224,3 @@ def _failed(
 def _refused(context: Context, target: rows.Target, answer: Answer) -> TargetResult:
     detail, passing = f"{answer.status} {answer.message}".strip(), context.cluster.passing(answer)
     return _failed(target, "rejected", detail, answer.status, unknown=passing)
-
-
-def _refuse(code: str, text: str, how: str | None = None) -> Problem:
-    return Problem(severity="refuse", code=code, text=text, how=how)

@@ -12,7 +12,7 @@ from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Object, meta
 from chaosrunner.cluster.session import ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
-from chaosrunner.faults.base import Context, Problem, TargetResult
+from chaosrunner.faults.base import Context, Problem, TargetResult, refuse
 from chaosrunner.faults.network import CAN, NetworkEffect, Seen, addresses
 from chaosrunner.faults.reach import reached
 from chaosrunner.http.toxiproxy import Proxy, Refused, Toxic, Toxiproxy
@@ -53,22 +53,22 @@ class ToxiproxyDriver:
     async def check(self, cluster: Cluster, pod: Object, effect: NetworkEffect) -> list[Problem]:
         if self._url is None:
             how = "give drivers.toxiproxy.url in the drill"
-            return [_refuse("no_toxiproxy", "nobody says where Toxiproxy is", how)]
+            return [refuse("no_toxiproxy", "nobody says where Toxiproxy is", how)]
         if effect.peer == "everywhere":
             text = "toxiproxy hits what comes through its proxy only, not everybody"
-            return [_refuse("peer_not_reached", text, "name the peer whose way leads through it, like gateway")]
+            return [refuse("peer_not_reached", text, "name the peer whose way leads through it, like gateway")]
         if (effect.bits_per_second or SLOWEST) < SLOWEST:
-            return [_refuse("too_slow", f"toxiproxy lets no less than {SLOWEST:g} bit/s through")]
+            return [refuse("too_slow", f"toxiproxy lets no less than {SLOWEST:g} bit/s through")]
         name = self._name(pod)
         try:
             with toxics.reaching(self._url, cluster.clock):
                 async with Toxiproxy(self._url, cluster.clock) as client:
                     proxies = {proxy.name: proxy for proxy in await client.proxies()}
         except (Unreachable, ApiError) as error:
-            return [_refuse("no_toxiproxy", f"Toxiproxy does not answer: {error}")]
+            return [refuse("no_toxiproxy", f"Toxiproxy does not answer: {error}")]
         if name not in proxies:
             text = f"Toxiproxy at {self._url} has no proxy {name}"
-            return [_refuse("no_such_proxy", text, "say in drivers.toxiproxy.proxy how the proxy of a Pod is called")]
+            return [refuse("no_such_proxy", text, "say in drivers.toxiproxy.proxy how the proxy of a Pod is called")]
         return _problems(proxies[name], pod, effect)
 
     async def apply(
@@ -193,7 +193,7 @@ def _toxic(effect: NetworkEffect, stream: str, name: str) -> Toxic:
 def _problems(proxy: Proxy, pod: Object, effect: NetworkEffect) -> list[Problem]:
     name = meta(pod)["name"]
     if not proxy.enabled:
-        return [_refuse("proxy_disabled", f"proxy {proxy.name} is disabled: nothing comes through it")]
+        return [refuse("proxy_disabled", f"proxy {proxy.name} is disabled: nothing comes through it")]
     found = []
     host, _, port = proxy.upstream.rpartition(":")
     host = host.strip("[]")
@@ -201,14 +201,14 @@ def _problems(proxy: Proxy, pod: Object, effect: NetworkEffect) -> list[Problem]
         text = f"proxy {proxy.name} leads to {proxy.upstream}; whether that is {name} cannot be told"
         found.append(Problem(severity="warn", code="upstream_unknown", text=text))
     elif host not in {network.rpartition("/")[0] for network in addresses(pod)}:
-        return [_refuse("other_upstream", f"proxy {proxy.name} leads to {proxy.upstream}, which is not {name}")]
+        return [refuse("other_upstream", f"proxy {proxy.name} leads to {proxy.upstream}, which is not {name}")]
     if effect.ports and (not port.isdecimal() or int(port) not in effect.ports):
         ports = ", ".join(map(str, effect.ports))
-        return [_refuse("other_port", f"proxy {proxy.name} leads to port {port}; the playbook names {ports}")]
+        return [refuse("other_port", f"proxy {proxy.name} leads to port {port}; the playbook names {ports}")]
     ours = [each.name for each in proxy.toxics if each.name.startswith(toxics.PREFIX)]
     if ours:
         text = f"proxy {proxy.name} has {', '.join(ours)}, which a run left there or needs still"
-        found.append(_refuse("undo_pending", text, "chaosrunner recover"))
+        found.append(refuse("undo_pending", text, "chaosrunner recover"))
     elif proxy.toxics:
         text = f"proxy {proxy.name} has toxics already: {', '.join(each.name for each in proxy.toxics)}"
         found.append(Problem(severity="warn", code="other_toxics", text=text))
@@ -221,7 +221,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _refuse(code: str, text: str, how: str | None = None) -> Problem:
-    return Problem(severity="refuse", code=code, text=text, how=how)
