@@ -17,9 +17,10 @@ from chaosrunner.cli.options import read_parameters
 from chaosrunner.errors import UserError
 from chaosrunner.playbook import load_drill
 from chaosrunner.playbook.durations import parse_duration
+from chaosrunner.playbook.endpoint import Endpoint
 from chaosrunner.playbook.expressions import ExpressionError, parse, suggest
 from chaosrunner.playbook.load import load_playbook
-from chaosrunner.playbook.models import Endpoint, Playbook
+from chaosrunner.playbook.playbook import Playbook
 from chaosrunner.probes.spec import PATHS, OpenLoop, ProbeSpec, Shape, Stage
 from chaosrunner.timeline.redact import sensitive_values
 

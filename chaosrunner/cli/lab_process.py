@@ -24,7 +24,8 @@ from chaosrunner.cli import labs, real_lab
 from chaosrunner.cluster import ClusterConfig
 from chaosrunner.errors import Refused, UserError
 from chaosrunner.playbook import BoundDrill
-from chaosrunner.playbook.models import Gateway, Replicas
+from chaosrunner.playbook.endpoint import Replicas
+from chaosrunner.playbook.workload import Gateway
 
 START_LIMIT = 120.0
 """Longest start of an embedded lab, seconds, beyond the start-up time of its replicas. A real one, which may have to

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from chaosrunner.playbook.models import Drill
+from chaosrunner.playbook.drill import Drill
 from chaosrunner.playbook.secret import Secret
 from chaosrunner.probes.spec import ProbeSpec
 

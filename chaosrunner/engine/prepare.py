@@ -19,7 +19,7 @@ from chaosrunner.errors import Locked, Refused
 from chaosrunner.http.fetch import JsonFetcher
 from chaosrunner.plan.plan import Plan, make_plan
 from chaosrunner.playbook import BoundDrill
-from chaosrunner.playbook.models import resolve_headers
+from chaosrunner.playbook.endpoint import resolve_headers
 from chaosrunner.probes.descriptors import make_room
 from chaosrunner.probes.spec import ProbeSpec
 from chaosrunner.timeline.clock import Clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from chaosrunner.playbook.models import Replicas as Way
+from chaosrunner.playbook.endpoint import Replicas as Way
 from chaosrunner.playbook.selectors import Selector
 from chaosrunner.probes.replicas import Replica
 from chaosrunner.timeline import rows

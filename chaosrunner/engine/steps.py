@@ -27,8 +27,25 @@ from chaosrunner.plan.aim import FaultStep, Means, NodeStep, PodStep, WorkloadSt
 from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.plan import Plan, fewer
 from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow
-from chaosrunner.playbook import models
 from chaosrunner.playbook.expressions import Expression, reads_target
+from chaosrunner.playbook.steps import (
+    LASTING,
+    Baseline,
+    Drain,
+    Evict,
+    Heal,
+    Hold,
+    NodeTarget,
+    OnceExpect,
+    PodTarget,
+    ProbeOnce,
+    RolloutRestart,
+    Scale,
+    Step,
+    Taint,
+    Uncordon,
+    Wait,
+)
 from chaosrunner.probes.attempt import Expect
 from chaosrunner.probes.once import probe_once
 from chaosrunner.probes.spec import ProbeSpec
@@ -61,7 +78,7 @@ class Ended:
 class Standing:
     """A fault that is there until something ends it."""
 
-    step: models.Step
+    step: Step
     fault: Fault
     context: Context
     pods: int
@@ -74,7 +91,7 @@ class Standing:
 class Stage:
     """What the steps of a run work with."""
 
-    steps: list[models.Step]
+    steps: list[Step]
     plan: Plan
     live: Live
     conditions: Conditions
@@ -119,28 +136,28 @@ class Stage:
             self._row(index, step, "ended", ended.result, ended.reason)
             over = ended.result != "ok"
 
-    async def _step(self, index: int, step: models.Step, timers: TaskGroup) -> Ended:
+    async def _step(self, index: int, step: Step, timers: TaskGroup) -> Ended:
         match step.body:
-            case models.Baseline() as body:
+            case Baseline() as body:
                 return await self._baseline(body)
-            case models.Hold() as body:
+            case Hold() as body:
                 return await self._hold(body)
-            case models.Wait() as body:
+            case Wait() as body:
                 return await self._wait(body)
-            case models.ProbeOnce() as body:
+            case ProbeOnce() as body:
                 return await self._once(body)
-            case models.Heal() as body:
+            case Heal() as body:
                 return await self._heal(body)
             case body:
                 ended = await self._fault(index, step, body)
                 made = self.standing[-1] if self.standing and self.standing[-1].step is step else None
-                if made is not None and isinstance(body, models.LASTING) and body.for_ is not None:
+                if made is not None and isinstance(body, LASTING) and body.for_ is not None:
                     timers.start_soon(self._end_after, made, body.for_)
                 return ended
 
     # --- watching ---------------------------------------------------------------------------------------
 
-    async def _baseline(self, step: models.Baseline) -> Ended:
+    async def _baseline(self, step: Baseline) -> Ended:
         await anyio.sleep(step.for_)
         if await self.conditions.until(step.until, step.timeout):
             self.emit(rows.Run(at=self.clock.now(), event="baseline_accepted"))
@@ -148,11 +165,11 @@ class Stage:
             return Ended()
         return Ended("inconclusive", f"the baseline is not healthy: not {step.until} within {step.timeout:g} s")
 
-    async def _hold(self, step: models.Hold) -> Ended:
+    async def _hold(self, step: Hold) -> Ended:
         await anyio.sleep(step.for_)
         return Ended()
 
-    async def _wait(self, step: models.Wait) -> Ended:
+    async def _wait(self, step: Wait) -> Ended:
         began = self.clock.now()
         if await self.conditions.until(step.until, step.timeout):
             return Ended()
@@ -162,7 +179,7 @@ class Stage:
             return Ended("inconclusive", f"{reason}, but {blind}")
         return Ended("failed", reason)
 
-    async def _once(self, step: models.ProbeOnce) -> Ended:
+    async def _once(self, step: ProbeOnce) -> Ended:
         wanted = step.expect.outcome
         outcomes = frozenset([wanted] if isinstance(wanted, str) else wanted or ())
         row = await probe_once(
@@ -179,8 +196,8 @@ class Stage:
 
     # --- faults -----------------------------------------------------------------------------------------
 
-    async def _fault(self, index: int, named: models.Step, step: FaultStep) -> Ended:
-        changes = not (isinstance(step, models.Evict) and step.dry_run)
+    async def _fault(self, index: int, named: Step, step: FaultStep) -> Ended:
+        changes = not (isinstance(step, Evict) and step.dry_run)
         if changes and not self.baseline_done.is_set():
             return Ended("inconclusive", "no baseline was accepted before this fault, so it was not started")
         try:
@@ -188,7 +205,7 @@ class Stage:
             if isinstance(fault, Ended):
                 return fault
             context = replace(self.context, step=index)
-            if isinstance(step, models.LASTING):
+            if isinstance(step, LASTING):
                 hit = len(getattr(fault, "pods", ()))
                 self.standing.append(Standing(named, fault, context, hit))
             done = await fault.apply(context)
@@ -207,7 +224,7 @@ class Stage:
             await anyio.sleep_forever()  # the abort ends the step
         return Ended(done.result, done.reason)
 
-    async def _heal(self, step: models.Heal) -> Ended:
+    async def _heal(self, step: Heal) -> Ended:
         """Ends a fault before its time."""
         for standing in self.standing:
             if standing.step.title == step.step:
@@ -290,29 +307,29 @@ class Stage:
     async def _aim(self, step: FaultStep) -> Fault | Ended:
         """The step's fault, aimed, once the step's condition holds; Ended where it never did."""
         match step:
-            case models.NodeTarget():
+            case NodeTarget():
                 return await self._aim_at_nodes(step)
-            case models.PodTarget():
+            case PodTarget():
                 return await self._aim_at_pods(step)
-            case models.Scale() | models.RolloutRestart():
+            case Scale() | RolloutRestart():
                 return await self._aim_at_workload(step)
 
     async def _aim_at_workload(self, step: WorkloadStep) -> Fault | Ended:
         if step.when is not None and not await self.conditions.until(step.when, step.within):
             return Ended("inconclusive", f"not {step.when} within {step.within:g} s; nothing was changed")
-        if isinstance(step, models.Scale) and (too_many := self._too_many(fewer(step, self.plan.workload.replicas))):
+        if isinstance(step, Scale) and (too_many := self._too_many(fewer(step, self.plan.workload.replicas))):
             return too_many
         return self.means.workload_fault(step)
 
     async def _aim_at_nodes(self, step: NodeStep) -> Fault | Ended:
         began = self.clock.now()
-        when, within = (step.when, step.within) if isinstance(step, models.Drain) else (None, 0.0)
+        when, within = (step.when, step.within) if isinstance(step, Drain) else (None, 0.0)
         nodes = await self._when(lambda: self._nodes(step, when), when, within)
         if isinstance(nodes, Ended):
             return self._explained(nodes, when, self.candidates(), began)
-        throws_out = isinstance(step, models.Drain) or (isinstance(step, models.Taint) and step.effect == "NoExecute")
+        throws_out = isinstance(step, Drain) or (isinstance(step, Taint) and step.effect == "NoExecute")
         taken = sum(len(node.pods) for node in nodes) if throws_out else 0
-        if not isinstance(step, models.Uncordon):
+        if not isinstance(step, Uncordon):
             cordoned = self._cordoned() | {node.name for node in nodes}
             if reason := self.guard.off_limits_nodes(cordoned):
                 return Ended("inconclusive", f"{reason}; nothing was changed")
@@ -324,7 +341,7 @@ class Stage:
         if isinstance(pods, Ended):
             candidates = narrow(step.from_, self.candidates(replacements=step.including == "replacements"))
             return self._explained(pods, step.when, candidates, began)
-        asks_only = isinstance(step, models.Evict) and step.dry_run
+        asks_only = isinstance(step, Evict) and step.dry_run
         if too_many := self._too_many(0 if asks_only else len(pods)):
             return too_many
         objects = []
@@ -431,7 +448,7 @@ class Stage:
     def _row(
         self,
         index: int,
-        step: models.Step,
+        step: Step,
         event: Literal["started", "ended"],
         result: Literal["ok", "failed", "inconclusive", "skipped", "aborted"] | None = None,
         reason: str | None = None,
@@ -450,7 +467,7 @@ class Stage:
         log.info(f"step {event}", step=step.title, result=result, reason=reason)
 
 
-def _expectation(expect: models.OnceExpect) -> str:
+def _expectation(expect: OnceExpect) -> str:
     wanted = [expect.outcome] if isinstance(expect.outcome, str) else expect.outcome or []
     parts = ([" or ".join(wanted)] if wanted else []) + ([f"HTTP {expect.status}"] if expect.status else [])
     return ", ".join(parts)

@@ -7,9 +7,13 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from chaosrunner.errors import UserError
-from chaosrunner.playbook import loads, models
+from chaosrunner.playbook import loads
+from chaosrunner.playbook.endpoint import Endpoint, resolve_headers
+from chaosrunner.playbook.probe import Probe
 from chaosrunner.playbook.prompts import read_prompts
+from chaosrunner.playbook.requests import Message, TextRequest
 from chaosrunner.playbook.secret import Secret
+from chaosrunner.playbook.steps import ProbeOnce
 from chaosrunner.probes.spec import (
     CancelAfter,
     DialectName,
@@ -25,7 +29,7 @@ from chaosrunner.timeline import manifest
 from chaosrunner.timeline.redact import is_sensitive
 
 
-def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> ProbeSpec:
+def spec_of(probe: Probe, endpoint: Endpoint, *, seed: str) -> ProbeSpec:
     """The probe, aimed at the drill's endpoint. Reads credentials now.
 
     Raises UserError where the endpoint has no URL, a credential cannot be had, or parts do not fit.
@@ -62,7 +66,7 @@ def spec_of(probe: models.Probe, endpoint: models.Endpoint, *, seed: str) -> Pro
             token_idle=timeouts.token_idle,
             total=timeouts.total,
         ),
-        headers=models.resolve_headers(
+        headers=resolve_headers(
             {
                 name: value
                 for name, value in endpoint.headers.items()
@@ -100,12 +104,12 @@ class _Way(NamedTuple):
     """Host header instead of the endpoint's."""
 
 
-def _by_url(endpoint: models.Endpoint) -> _Way:
+def _by_url(endpoint: Endpoint) -> _Way:
     assert endpoint.url is not None
     return _Way(endpoint.url, endpoint.ca, endpoint.insecure, endpoint.http2, endpoint.proxy, True, None)
 
 
-def _direct(endpoint: models.Endpoint) -> _Way:
+def _direct(endpoint: Endpoint) -> _Way:
     assert endpoint.url is not None
     way = endpoint.replicas
     # A way to trust that is given here replaces the endpoint's.
@@ -122,7 +126,7 @@ def _direct(endpoint: models.Endpoint) -> _Way:
     )
 
 
-def describe(probe: models.Probe, spec: ProbeSpec, warm_streams: int) -> manifest.Probe:
+def describe(probe: Probe, spec: ProbeSpec, warm_streams: int) -> manifest.Probe:
     """What the manifest keeps of a probe."""
     return manifest.Probe(
         name=probe.name,
@@ -140,7 +144,7 @@ def describe(probe: models.Probe, spec: ProbeSpec, warm_streams: int) -> manifes
     )
 
 
-def overrides_of(step: models.ProbeOnce) -> Overrides:
+def overrides_of(step: ProbeOnce) -> Overrides:
     return Overrides(
         prompt=step.prompt,
         messages=_messages(step.messages),
@@ -149,7 +153,7 @@ def overrides_of(step: models.ProbeOnce) -> Overrides:
     )
 
 
-def _kind(probe: models.Probe) -> tuple[DialectName, str | None, str | None]:
+def _kind(probe: Probe) -> tuple[DialectName, str | None, str | None]:
     if probe.openai:
         return probe.openai.api, None, None
     if probe.anthropic:
@@ -169,7 +173,7 @@ def _open(load: loads.Open | None) -> OpenLoop | None:
     return OpenLoop(stages=stages, arrivals=load.arrivals, max_in_flight=load.max_in_flight)
 
 
-def _shapes(probe: models.Probe) -> tuple[Shape, ...]:
+def _shapes(probe: Probe) -> tuple[Shape, ...]:
     cancel = _cancel(probe.cancel_after)
     base = probe.text
     if base is None:
@@ -216,7 +220,7 @@ def _cancel(cancel: loads.CancelAfter | None) -> CancelAfter | None:
     return CancelAfter(chunks=cancel.chunks, time=cancel.time, share=cancel.share / 100)
 
 
-def _prompts(path: str | None, request: models.TextRequest) -> tuple[Prompt, ...]:
+def _prompts(path: str | None, request: TextRequest) -> tuple[Prompt, ...]:
     """Reads the file now. Raises UserError."""
     if path is None:
         return ()
@@ -226,5 +230,5 @@ def _prompts(path: str | None, request: models.TextRequest) -> tuple[Prompt, ...
     )
 
 
-def _messages(messages: list[models.Message] | None) -> tuple[dict[str, object], ...] | None:
+def _messages(messages: list[Message] | None) -> tuple[dict[str, object], ...] | None:
     return None if messages is None else tuple(message.model_dump() for message in messages)

@@ -31,16 +31,16 @@ from chaosrunner.cluster.resources import (
 )
 from chaosrunner.faults.base import Problem
 from chaosrunner.plan.targets import pool_of
-from chaosrunner.playbook.models import (
+from chaosrunner.playbook.drill import Drill
+from chaosrunner.playbook.playbook import Playbook
+from chaosrunner.playbook.steps import (
     DeletePod,
     Drain,
-    Drill,
     Evict,
     Freeze,
     Kill,
     Network,
     NodeTarget,
-    Playbook,
     PodSet,
     RolloutRestart,
     Scale,

@@ -15,12 +15,13 @@ from chaosrunner.faults.policy import NetworkPolicyDriver
 from chaosrunner.faults.toxiproxy import ToxiproxyDriver
 from chaosrunner.plan.access import CONTROLLERS, kind_of
 from chaosrunner.plan.limits import Guard
-from chaosrunner.playbook import models
+from chaosrunner.playbook import steps
+from chaosrunner.playbook.drill import Drill
 from chaosrunner.timeline import manifest, rows
 
-PodStep = models.Evict | models.DeletePod | models.Network | models.Freeze | models.Kill | models.Command
-NodeStep = models.Cordon | models.Uncordon | models.Drain | models.Taint
-WorkloadStep = models.Scale | models.RolloutRestart
+PodStep = steps.Evict | steps.DeletePod | steps.Network | steps.Freeze | steps.Kill | steps.Command
+NodeStep = steps.Cordon | steps.Uncordon | steps.Drain | steps.Taint
+WorkloadStep = steps.Scale | steps.RolloutRestart
 FaultStep = PodStep | NodeStep | WorkloadStep
 
 
@@ -28,13 +29,13 @@ FaultStep = PodStep | NodeStep | WorkloadStep
 class Means:
     """What faults are made with, beside their targets: what the drill says of its environment."""
 
-    drill: models.Drill
+    drill: Drill
     workload: manifest.Workload
 
     def pod_fault(self, body: PodStep, pods: Sequence[Object]) -> Fault:
         """The fault of a step that is aimed at Pods. Raises UserError where the drill does not say by what."""
         match body:
-            case models.Evict():
+            case steps.Evict():
                 return evict.Evict(
                     pods,
                     dry_run=body.dry_run,
@@ -42,20 +43,20 @@ class Means:
                     expect=body.expect,
                     retry_for=body.retry_for,
                 )
-            case models.DeletePod():
+            case steps.DeletePod():
                 return delete_pod.DeletePod(pods, grace_period=body.grace_period, force=body.force, expect=body.expect)
-            case models.Network():
+            case steps.Network():
                 effect, keep_ready = effect_of(body), body.ready == "kept"
                 return network.Network(
                     pods, effect, self.peers(body.peer), self.drivers(body.peer), keep_ready=keep_ready
                 )
-            case models.Freeze():
+            case steps.Freeze():
                 which = process.Which(body.container, body.process)
                 return process.Freeze(pods, which, self.agent(), duration=body.for_)
-            case models.Kill():
+            case steps.Kill():
                 which = process.Which(body.container, body.process)
                 return process.Kill(pods, which, self.agent(), signal=body.signal)
-            case models.Command():
+            case steps.Command():
                 return command.Command(pods, commands_of(body))
 
     def workload_fault(self, body: WorkloadStep) -> Fault:
@@ -70,17 +71,17 @@ class Means:
             kind=resource.kind, name=name, namespace=self.workload.namespace, uid=self.workload.controller_uid
         )
         match body:
-            case models.Scale():
+            case steps.Scale():
                 return scale.Scale(resource, target, replicas=body.replicas, by=body.by or 0)
-            case models.RolloutRestart():
+            case steps.RolloutRestart():
                 return restart.RolloutRestart(resource, target)
 
-    def peers(self, peer: models.Peer) -> network.Peers:
+    def peers(self, peer: steps.Peer) -> network.Peers:
         """The other end of a network fault; without addresses where the drill does not name its gateway's Pods."""
         match peer:
-            case models.PodSet():
+            case steps.PodSet():
                 return network.Peers(f"peer {peer.selector}", (), peer.selector, peer.namespace or self._namespace)
-            case models.Networks():
+            case steps.Networks():
                 return network.Peers(", ".join(peer.cidr), tuple(peer.cidr))
             case "everywhere":
                 return network.Peers("everywhere")
@@ -94,7 +95,7 @@ class Means:
         given = self.drill.drivers.agent
         return Agent(given.image or IMAGE, given.pull_policy)
 
-    def drivers(self, peer: models.Peer) -> list[network.Driver]:
+    def drivers(self, peer: steps.Peer) -> list[network.Driver]:
         """The drill's network drivers, as preferred."""
         drivers = self.drill.drivers
         made: dict[str, Callable[[], network.Driver]] = {
@@ -112,11 +113,11 @@ class Means:
 def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fault:
     """The fault of a step that takes nodes. A drain evicts no Pod that the drill's limits exclude."""
     match body:
-        case models.Cordon():
+        case steps.Cordon():
             return cordon.Cordon(nodes)
-        case models.Uncordon():
+        case steps.Uncordon():
             return cordon.Uncordon(nodes)
-        case models.Taint():
+        case steps.Taint():
             return taint.Taint(
                 nodes,
                 key=body.key,
@@ -125,7 +126,7 @@ def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fa
                 off_limits=guard.off_limits,
                 too_many=guard.too_many_evictions,
             )
-        case models.Drain():
+        case steps.Drain():
             return drain.Drain(
                 nodes,
                 timeout=body.timeout,
@@ -141,7 +142,7 @@ def node_fault(body: NodeStep, nodes: Sequence[rows.Target], guard: Guard) -> Fa
             )
 
 
-def commands_of(body: models.Command) -> command.Commands:
+def commands_of(body: steps.Command) -> command.Commands:
     """The commands that a step asks for."""
     return command.Commands(
         apply=tuple(body.apply),
@@ -153,7 +154,7 @@ def commands_of(body: models.Command) -> command.Commands:
     )
 
 
-def effect_of(body: models.Network) -> network.NetworkEffect:
+def effect_of(body: steps.Network) -> network.NetworkEffect:
     """The effect that a step asks for; peers and spared networks are looked up when it is made."""
     return network.NetworkEffect(
         kind=body.effect,

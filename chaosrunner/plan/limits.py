@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from chaosrunner.cluster.resources import Object, labels, meta
 from chaosrunner.plan.runner import NOWHERE, Place
-from chaosrunner.playbook.models import Limits
+from chaosrunner.playbook.limits import Limits
 from chaosrunner.playbook.selectors import selects
 
 PROTECTED = ("kube-", "openshift-")

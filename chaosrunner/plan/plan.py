@@ -22,8 +22,33 @@ from chaosrunner.plan.limits import Guard, protected
 from chaosrunner.plan.runner import Place, here, located
 from chaosrunner.plan.targets import Candidate, NodeCandidate, choose, choose_nodes, narrow, node_pool
 from chaosrunner.plan.workload import Resolved, resolve
-from chaosrunner.playbook import models
+from chaosrunner.playbook.drill import Drill
 from chaosrunner.playbook.load import BoundDrill
+from chaosrunner.playbook.steps import (
+    Baseline,
+    Command,
+    Cordon,
+    DeletePod,
+    Drain,
+    Evict,
+    Freeze,
+    Heal,
+    Hold,
+    Kill,
+    Network,
+    NodeTarget,
+    PodFault,
+    PodTarget,
+    ProbeOnce,
+    ProcessFault,
+    RolloutRestart,
+    Scale,
+    Step,
+    Taint,
+    Trigger,
+    Uncordon,
+    Wait,
+)
 from chaosrunner.timeline import manifest
 
 
@@ -99,7 +124,7 @@ async def make_plan(
     target = workload.controller or workload.selector
     answered = await _rights(bound, cluster, workload.namespace, target=target, owners=resolved.owners)
     place = here(environ, host)
-    if any(isinstance(step.body, models.NodeTarget) for step in playbook.steps):
+    if any(isinstance(step.body, NodeTarget) for step in playbook.steps):
         place = await located(place, cluster)
     simulation = _Simulation(drill, resolved, cluster, place)
     steps = [await simulation.step(index, step) for index, step in enumerate(playbook.steps)]
@@ -138,7 +163,7 @@ async def _rights(bound: BoundDrill, cluster: Cluster, namespace: str, **known: 
 class _Simulation:
     """Goes through the steps as they would go: budgets are spent, candidates taken, nodes cordoned."""
 
-    def __init__(self, drill: models.Drill, resolved: Resolved, cluster: Cluster, place: Place) -> None:
+    def __init__(self, drill: Drill, resolved: Resolved, cluster: Cluster, place: Place) -> None:
         self.problems: list[Problem] = []
         self._resolved = resolved
         self._place = place
@@ -153,17 +178,17 @@ class _Simulation:
         """Pods of the workload taken away since the beginning."""
         self._cordoned: set[str] = set()
 
-    async def step(self, index: int, step: models.Step) -> StepPlan:
+    async def step(self, index: int, step: Step) -> StepPlan:
         planned = StepPlan(index=index, step=step.kind, name=step.title, text=describe(step))
         before = len(self.problems)
         match step.body:
-            case models.PodTarget() as body:
+            case PodTarget() as body:
                 await self._pods(planned, body)
-            case models.NodeTarget() as body:
+            case NodeTarget() as body:
                 await self._nodes(planned, body)
-            case models.Scale() | models.RolloutRestart() as body:
+            case Scale() | RolloutRestart() as body:
                 await self._workload(planned, body)
-            case models.Wait():
+            case Wait():
                 self._context.recovered()
                 self._away = 0
         where = f"step {index + 1} ({step.title}): "
@@ -191,9 +216,9 @@ class _Simulation:
             if self._place.is_pod(c.name, c.namespace):
                 text = f"chaosrunner itself runs in Pod {c.name}, which is a candidate"
                 self._refuse("runner_is_target", text, "choose labels for it that the drill's selector does not find")
-        if isinstance(body, models.Evict) and body.dry_run:
+        if isinstance(body, Evict) and body.dry_run:
             return
-        if isinstance(body, models.PodFault):
+        if isinstance(body, PodFault):
             self._take(chosen)
         else:
             self._hit(chosen)
@@ -207,7 +232,7 @@ class _Simulation:
 
     async def _workload(self, planned: StepPlan, body: WorkloadStep) -> None:
         await self._preview(planned, lambda: self._means.workload_fault(body))
-        if isinstance(body, models.Scale):
+        if isinstance(body, Scale):
             self._within(self._away + fewer(body, self._resolved.workload.replicas))
 
     async def _nodes(self, planned: StepPlan, body: NodeStep) -> None:
@@ -221,7 +246,7 @@ class _Simulation:
         except UserError as error:
             self._refuse("no_such_node", str(error))
             return
-        if isinstance(body, models.Uncordon):
+        if isinstance(body, Uncordon):
             ours = [node for node in chosen if node.name in self._cordoned]
             planned.touches += [
                 Touch(action="uncordon", target=n.target, predicted="accepted", reason="undoes this run's cordon")
@@ -232,13 +257,13 @@ class _Simulation:
         if not chosen:
             return
         await self._preview(planned, lambda: node_fault(body, [node.target for node in chosen], self._guard))
-        if isinstance(body, models.Uncordon):
+        if isinstance(body, Uncordon):
             return
         self._spare_own_node([node.name for node in pool])
         self._cordoned |= {node.name for node in chosen}
         if reason := self._guard.too_many_nodes(self._cordoned):
             self._refuse("max_nodes", reason)
-        if isinstance(body, models.Drain) or (isinstance(body, models.Taint) and body.effect == "NoExecute"):
+        if isinstance(body, Drain) or (isinstance(body, Taint) and body.effect == "NoExecute"):
             self._take([c for node in chosen for c in node.pods])
 
     def _spare_own_node(self, pool: Sequence[str]) -> None:
@@ -290,58 +315,58 @@ class _Simulation:
         self.problems.append(Problem(severity="refuse", code=code, text=text, how=how))
 
 
-def fewer(step: models.Scale, replicas: int | None) -> int:
+def fewer(step: Scale, replicas: int | None) -> int:
     """By how many Pods a step makes a workload of so many smaller."""
     if step.by is not None or replicas is None:
         return max(0, -(step.by or 0))
     return max(0, replicas - (step.replicas or 0))
 
 
-def describe(step: models.Step) -> str:
+def describe(step: Step) -> str:
     """A step in words; durations in seconds."""
     match step.body:
-        case models.Baseline() as body:
+        case Baseline() as body:
             return f"watch for {body.for_:g} s until {body.until}"
-        case models.Evict() as body:
+        case Evict() as body:
             verb = "ask (dry run) to evict" if body.dry_run else "evict"
             retry = f", again for {body.retry_for:g} s every {RETRY_EVERY:g} s" if body.retry_for else ""
             return f"{verb} {_which(body)}{retry}; expect {body.expect}"
-        case models.DeletePod() as body:
+        case DeletePod() as body:
             return f"{'force-' if body.force else ''}delete {_which(body)}; expect {body.expect}"
-        case models.Cordon() | models.Uncordon() as body:
+        case Cordon() | Uncordon() as body:
             return f"{step.kind} {_which_nodes(body)}"
-        case models.Drain() as body:
+        case Drain() as body:
             return f"drain {_which_nodes(body)}{_when(body)}, {body.timeout:g} s each at most"
-        case models.Network() as body:
+        case Network() as body:
             peer = body.peer if isinstance(body.peer, str) else "its peers"
             return f"network of {_which(body)}, {peer}: {body.effect} for {body.for_:g} s"
-        case models.Freeze() as body:
+        case Freeze() as body:
             return f"freeze {_process(body)} of {_which(body)} for {body.for_:g} s"
-        case models.Kill() as body:
+        case Kill() as body:
             return f"send SIG{body.signal} to {_process(body)} of {_which(body)}"
-        case models.Taint() as body:
+        case Taint() as body:
             taint = f"{body.key}={body.value}:{body.effect}"
             return f"taint {_which_nodes(body)} with {taint}{_for(body.for_)}"
-        case models.Scale() as body:
+        case Scale() as body:
             how = f"to {body.replicas} replicas" if body.replicas is not None else f"by {body.by:+d} replicas"
             return f"scale the workload {how}{_for(body.for_)}{_when(body)}"
-        case models.RolloutRestart() as body:
+        case RolloutRestart() as body:
             return f"restart the workload by a rollout{_when(body)}"
-        case models.Command() as body:
+        case Command() as body:
             return f"run {body.apply[0]} for {_which(body)}{_for(body.for_) if body.undo else ', never undone'}"
-        case models.Heal() as body:
+        case Heal() as body:
             return f"end {body.step}"
-        case models.Wait() as body:
+        case Wait() as body:
             return f"wait until {body.until}, {body.timeout:g} s at most"
-        case models.Hold() as body:
+        case Hold() as body:
             return f"hold the load for {body.for_:g} s"
-        case models.ProbeOnce() as body:
+        case ProbeOnce() as body:
             wanted = body.expect.outcome or f"HTTP {body.expect.status}"
             either = wanted if isinstance(wanted, str) else " or ".join(wanted)
             return f"one request of probe {body.probe}; expect {either}"
 
 
-def _process(body: models.ProcessFault) -> str:
+def _process(body: ProcessFault) -> str:
     where = f" in container {body.container}" if body.container else ""
     return (f"process {body.process}" if body.process else "the main process") + where
 
@@ -350,7 +375,7 @@ def _for(seconds: float | None) -> str:
     return f" for {seconds:g} s" if seconds is not None else " until the end of the run"
 
 
-def _which(body: models.PodTarget) -> str:
+def _which(body: PodTarget) -> str:
     text = f"{body.pods} of the candidates ({body.pick})"
     if body.from_ is not None:
         source = body.from_
@@ -359,24 +384,24 @@ def _which(body: models.PodTarget) -> str:
     return text + (", replacements included" if body.including else "") + _when(body)
 
 
-def _which_nodes(body: models.NodeTarget) -> str:
+def _which_nodes(body: NodeTarget) -> str:
     if body.node is not None:
         return f"node {body.node}"
-    default = "all" if isinstance(body, models.Uncordon) else "one"
-    of = body.of or ("cordoned" if isinstance(body, models.Uncordon) else "workload")
+    default = "all" if isinstance(body, Uncordon) else "one"
+    of = body.of or ("cordoned" if isinstance(body, Uncordon) else "workload")
     text = f"{body.nodes or default} of the nodes " + (
         "that this run cordoned" if of == "cordoned" else "of the workload"
     )
     return text + (f" with {body.selector}" if body.selector else "")
 
 
-def _when(body: models.Trigger) -> str:
+def _when(body: Trigger) -> str:
     return f" when {body.when} (within {body.within:g} s)" if body.when is not None else ""
 
 
 def _as_dry_run(body: PodStep) -> PodStep:
     """The same step for a look at one candidate alone: it spends no budget of the plan."""
-    return body.model_copy(update={"dry_run": True}) if isinstance(body, models.Evict) else body
+    return body.model_copy(update={"dry_run": True}) if isinstance(body, Evict) else body
 
 
 def _sorted(problems: Sequence[Problem]) -> list[Problem]:

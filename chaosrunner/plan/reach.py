@@ -11,7 +11,9 @@ from chaosrunner.cluster import Cluster
 from chaosrunner.cluster.resources import ENDPOINT_SLICES, Object, meta
 from chaosrunner.cluster.session import ApiError
 from chaosrunner.faults.base import Problem
-from chaosrunner.playbook import models
+from chaosrunner.playbook.drill import Drill
+from chaosrunner.playbook.endpoint import Replicas
+from chaosrunner.playbook.playbook import Playbook
 
 LIMIT = 2.0
 """Seconds that a connection may take; from inside a cluster it takes a few milliseconds."""
@@ -31,7 +33,7 @@ _HOW = (
 
 
 async def problems(
-    drill: models.Drill, playbook: models.Playbook, namespace: str, pods: Iterable[Object], cluster: Cluster
+    drill: Drill, playbook: Playbook, namespace: str, pods: Iterable[Object], cluster: Cluster
 ) -> list[Problem]:
     """What is in the way of the probes that go to the replicas; nothing where there are none.
 
@@ -70,7 +72,7 @@ def _ports(item: Object) -> Iterator[tuple[str, int]]:
             yield port.get("name") or "", port["port"]
 
 
-def _places(slices: list[Object], pods: list[Object], way: models.Replicas) -> dict[str, Place]:
+def _places(slices: list[Object], pods: list[Object], way: Replicas) -> dict[str, Place]:
     """Address and port of each running Pod of the workload, by its name, as the probes take them."""
     running = {meta(pod)["uid"]: pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"}
     known: dict[str, dict[bool, Place]] = {}
@@ -93,7 +95,7 @@ def _of_pods(running: dict[str, Object], port: int) -> Iterator[tuple[str, str, 
                 yield uid, address, port
 
 
-def _of_slices(slices: list[Object], way: models.Replicas) -> Iterator[tuple[str, str, int]]:
+def _of_slices(slices: list[Object], way: Replicas) -> Iterator[tuple[str, str, int]]:
     for item in slices:
         port = next((number for name, number in _ports(item) if way.port in (None, name)), None)
         for endpoint in item.get("endpoints") or []:

@@ -8,9 +8,11 @@ from urllib.parse import urlsplit
 
 from chaosrunner.cluster.resources import Object, meta
 from chaosrunner.faults.base import Problem
+from chaosrunner.playbook.drill import Drill
 from chaosrunner.playbook.expressions import Expression, metrics, reads_target
-from chaosrunner.playbook.models import Drill, Playbook, PodFault
+from chaosrunner.playbook.playbook import Playbook
 from chaosrunner.playbook.rules import expressions
+from chaosrunner.playbook.steps import PodFault
 
 _ON_THE_REPLACEMENT = frozenset(
     {

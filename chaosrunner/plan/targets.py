@@ -11,8 +11,8 @@ import msgspec
 from chaosrunner.cluster.resources import Object
 from chaosrunner.errors import UserError
 from chaosrunner.playbook.base import Quantity
-from chaosrunner.playbook.models import NodeTarget, Pick, PodSource, Uncordon
 from chaosrunner.playbook.selectors import selects
+from chaosrunner.playbook.steps import NodeTarget, Pick, PodSource, Uncordon
 from chaosrunner.timeline import rows
 
 

@@ -25,7 +25,7 @@ from chaosrunner.errors import Refused
 from chaosrunner.faults.base import Problem
 from chaosrunner.plan.lint import Ending, endings, kept_spec
 from chaosrunner.plan.targets import Candidate, NodeCandidate, candidate, excluded
-from chaosrunner.playbook.models import Drill
+from chaosrunner.playbook.drill import Drill
 from chaosrunner.timeline import manifest
 
 

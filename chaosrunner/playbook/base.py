@@ -256,3 +256,23 @@ def _beside(path: str, info: ValidationInfo) -> str:
 
 FilePath = Annotated[str, Field(min_length=1), AfterValidator(_beside)]
 """Path of a file; a relative one is relative to the folder of the file that names it."""
+
+API_VERSION = "chaosrunner.dev/v1"
+"""Version of the format of playbooks and drills."""
+
+
+def exactly_one(model: Model, names: tuple[str, ...], what: str) -> str:
+    """The one of the fields `names` that is given; raises a mistake where it is not exactly one."""
+    given = [name for name in names if getattr(model, name) is not None]
+    if len(given) == 1:
+        return given[0]
+    keys = [type(model).model_fields[name].alias or name for name in names]
+    found = " and ".join(type(model).model_fields[name].alias or name for name in given) or "none"
+    raise mistake(f"{what} has exactly one of {', '.join(keys)}; found {found}")
+
+
+class Metadata(Model):
+    name: Name
+    """Name by which the file is found and reported."""
+    tags: list[Name] = Field(default_factory=list)
+    """Words to choose drills by."""

@@ -11,9 +11,11 @@ from pydantic import ConfigDict, Field
 
 from chaosrunner.errors import UserError
 from chaosrunner.playbook import locate, parameters, rules, source
-from chaosrunner.playbook.base import Model
+from chaosrunner.playbook.base import API_VERSION, Model
+from chaosrunner.playbook.drill import Drill
 from chaosrunner.playbook.expressions import suggest
-from chaosrunner.playbook.models import API_VERSION, Drill, Parameter, ParameterName, Playbook
+from chaosrunner.playbook.parameters import Parameter, ParameterName
+from chaosrunner.playbook.playbook import Playbook
 from chaosrunner.playbook.problems import PlaybookError, Problem
 from chaosrunner.playbook.source import Document, Keys
 from chaosrunner.playbook.validation import build

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from chaosrunner.playbook.base import describe, is_number, read_duration
+from pydantic import Field
+
+from chaosrunner.playbook.base import Model, describe, is_number, read_duration
 from chaosrunner.playbook.durations import format_duration, parse_percent
 from chaosrunner.playbook.expressions import suggest
-from chaosrunner.playbook.models import Parameter
 from chaosrunner.playbook.source import Document, Keys
 
 _REFERENCE = re.compile(r"\$(?P<escape>\$)?\{(?P<name>[^{}]*)(?P<end>\}?)")
@@ -20,6 +21,25 @@ _EXAMPLES = {
     "string": '"text"', "integer": "4", "number": "0.5", "boolean": "true or false", "duration": "30s",
     "percent": '"50%"',
 }  # fmt: skip
+
+ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class Parameter(Model):
+    """A value that a drill (or `-p name=value`) gives, written `${name}` where it is used."""
+
+    type: Literal["string", "integer", "number", "boolean", "duration", "percent"]
+    """What the value is: text, whole number, number, true/false, a duration (30s) or a percentage (50%)."""
+    default: Any = None
+    """Value where none is given; without a default a value must be given."""
+    minimum: Any = None
+    """Least value allowed (integer, number, duration, percent)."""
+    maximum: Any = None
+    """Largest value allowed (integer, number, duration, percent)."""
+    enum: list[Any] | None = Field(default=None, min_length=1)
+    """The only values allowed."""
+    description: str = ""
+    """What the value is for, shown by `plan` and by editors."""
 
 
 def convert(value: Any, type_: str, *, from_text: bool = False) -> Any:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from chaosrunner.errors import UserError
+from chaosrunner.playbook.drill import Drill
 from chaosrunner.playbook.durations import format_duration
 from chaosrunner.playbook.expressions import (
     Comparison,
@@ -19,23 +20,24 @@ from chaosrunner.playbook.expressions import (
     suggest,
     walk,
 )
-from chaosrunner.playbook.models import (
+from chaosrunner.playbook.playbook import Playbook
+from chaosrunner.playbook.probe import PROBE_KINDS, Probe
+from chaosrunner.playbook.prompts import read_prompts
+from chaosrunner.playbook.secret import Secret
+from chaosrunner.playbook.source import Keys
+from chaosrunner.playbook.steps import (
     LASTING,
-    PROBE_KINDS,
     Baseline,
     Command,
     Cordon,
     DeletePod,
     Drain,
-    Drill,
     Evict,
     Heal,
     Hold,
     Network,
     NodeTarget,
-    Playbook,
     PodTarget,
-    Probe,
     ProbeOnce,
     ProcessFault,
     RolloutRestart,
@@ -45,9 +47,6 @@ from chaosrunner.playbook.models import (
     Trigger,
     Wait,
 )
-from chaosrunner.playbook.prompts import read_prompts
-from chaosrunner.playbook.secret import Secret
-from chaosrunner.playbook.source import Keys
 from chaosrunner.timeline.redact import is_sensitive
 
 TEMPLATES = ("nonce", "request", "probe", "worker")

@@ -11,21 +11,15 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from chaosrunner.playbook.base import Quantity
+from chaosrunner.playbook.drill import Drill
 from chaosrunner.playbook.expressions import Expression
+from chaosrunner.playbook.lab import LabPdb
 from chaosrunner.playbook.loads import CancelAfter, Load
-from chaosrunner.playbook.models import (
-    PROBE_KINDS,
-    STEPS,
-    Drill,
-    LabPdb,
-    LineTerminal,
-    Playbook,
-    PodSource,
-    Probe,
-    Step,
-    Terminal,
-)
+from chaosrunner.playbook.playbook import Playbook
+from chaosrunner.playbook.probe import PROBE_KINDS, Probe
+from chaosrunner.playbook.requests import LineTerminal, Terminal
 from chaosrunner.playbook.secret import Secret
+from chaosrunner.playbook.steps import STEPS, PodSource, Step
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"}
 """What may stand for any number, duration, boolean or word of a list: text with a parameter in it."""

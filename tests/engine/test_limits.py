@@ -9,7 +9,7 @@ import pytest
 from chaosrunner.cluster import Cluster
 from chaosrunner.cluster.resources import PODS
 from chaosrunner.plan.limits import Guard
-from chaosrunner.playbook.models import Limits
+from chaosrunner.playbook.limits import Limits
 from chaosrunner.timeline import rows
 from tests.engine import drills
 from tests.engine.lab import Lab

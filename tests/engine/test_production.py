@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chaosrunner.plan.limits import Guard, protected
-from chaosrunner.playbook.models import Limits
+from chaosrunner.playbook.limits import Limits
 from tests.engine import drills
 from tests.engine.drills import BASELINE, hold
 from tests.engine.lab import Lab

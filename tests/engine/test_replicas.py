@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from chaosrunner.engine.replicas import Follower
 from chaosrunner.engine.traffic import spec_of
-from chaosrunner.playbook.models import Endpoint, Probe
-from chaosrunner.playbook.models import Replicas as Way
+from chaosrunner.playbook.endpoint import Endpoint
+from chaosrunner.playbook.endpoint import Replicas as Way
+from chaosrunner.playbook.probe import Probe
 from chaosrunner.playbook.selectors import parse_selector
 from chaosrunner.probes.replicas import Replica
 from chaosrunner.timeline import rows

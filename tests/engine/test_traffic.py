@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from chaosrunner.engine.traffic import spec_of
-from chaosrunner.playbook.models import Endpoint, Probe
+from chaosrunner.playbook.endpoint import Endpoint
+from chaosrunner.playbook.probe import Probe
 from chaosrunner.probes import ProbeSpec
 from chaosrunner.probes.dialects import Anthropic, JsonLines, OpenAI, PlainHttp, PlainSse, Responses
 

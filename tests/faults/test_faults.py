@@ -19,7 +19,7 @@ from chaosrunner.faults.evict import Evict
 from chaosrunner.journal import fields
 from chaosrunner.lab.embedded.access import Account, Rule
 from chaosrunner.plan.limits import Guard
-from chaosrunner.playbook.models import Limits
+from chaosrunner.playbook.limits import Limits
 from tests.faults.world import NAMESPACE, Object, World, running
 
 CHAT = {"app": "chat"}

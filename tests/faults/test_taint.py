@@ -10,7 +10,7 @@ import pytest
 from chaosrunner.faults.base import PlanContext
 from chaosrunner.faults.taint import Taint
 from chaosrunner.plan.limits import Guard
-from chaosrunner.playbook.models import Limits
+from chaosrunner.playbook.limits import Limits
 from chaosrunner.timeline.rows import Target
 from tests.faults.world import NAMESPACE, World, running
 

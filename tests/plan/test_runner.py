@@ -17,8 +17,8 @@ from chaosrunner.cluster.resources import PODS
 from chaosrunner.faults.base import Problem
 from chaosrunner.plan.limits import Guard
 from chaosrunner.plan.runner import Place, here
+from chaosrunner.playbook.limits import Limits
 from chaosrunner.playbook.locate import resolve
-from chaosrunner.playbook.models import Limits
 from tests.faults.world import NAMESPACE, running
 from tests.plan.conftest import Standing
 from tests.plan.test_plan import EVICT, chat, codes, planned

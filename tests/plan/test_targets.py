@@ -8,8 +8,8 @@ import pytest
 from chaosrunner.errors import UserError
 from chaosrunner.plan.targets import Candidate, NodeCandidate, amount, candidate, choose, choose_nodes, excluded
 from chaosrunner.playbook.base import Quantity
-from chaosrunner.playbook.models import Cordon, Drain, NodeTarget, Uncordon
 from chaosrunner.playbook.selectors import selects
+from chaosrunner.playbook.steps import Cordon, Drain, NodeTarget, Uncordon
 
 
 def pod(name: str, phase: str = "Running", namespace: str = "demo", **metadata: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from chaosrunner.errors import UserError
 from chaosrunner.playbook import PlaybookError, load_drill, load_playbook, validate
 from chaosrunner.playbook.expressions import parse
-from chaosrunner.playbook.models import Baseline, Evict, Wait
+from chaosrunner.playbook.steps import Baseline, Evict, Wait
 
 from .files import DRILL, PLAYBOOK, changed, write
 

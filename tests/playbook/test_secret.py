@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from chaosrunner.errors import UserError
 from chaosrunner.playbook import load_drill
-from chaosrunner.playbook.models import Endpoint, resolve_headers
+from chaosrunner.playbook.endpoint import Endpoint, resolve_headers
 from chaosrunner.playbook.secret import Secret
 
 from .files import DRILL, changed, write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaosrunner.playbook.models import Endpoint
+from chaosrunner.playbook.endpoint import Endpoint
 from chaosrunner.playbook.secret import Secret
 from chaosrunner.timeline.redact import MASK, Redactor, is_sensitive, mask_schemes, sensitive_values
 
