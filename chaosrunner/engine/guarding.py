@@ -25,18 +25,23 @@ BEAT = 1.0
 """Seconds between two signs of life."""
 
 
+def start(journal: str) -> subprocess.Popen[bytes]:
+    """A guardian's process, which takes `Watch` on its standard input. Raises OSError."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "chaosrunner.journal.guardian", journal],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 class Guarded:
     """A run with its guardian. Nothing may be changed before `watched` has returned."""
 
     def __init__(self, told: Watch) -> None:
         """Starts the process, which takes a moment to be ready. Raises OSError."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "chaosrunner.journal.guardian", told.journal],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._process = start(told.journal)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._pipe, self._heard = self._process.stdin.fileno(), self._process.stdout.fileno()

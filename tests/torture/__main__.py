@@ -19,7 +19,7 @@ from statistics import median
 
 from chaosrunner import logs
 from tests.torture.kinds import KINDS, REAL
-from tests.torture.runs import NEAR, Came, Torture
+from tests.torture.runs import Came, Torture
 from tests.torture.world import embedded, real
 
 
@@ -43,7 +43,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="torture-") as temporary:
         folder = given.keep or Path(temporary)
         real_one = given.lab == "real"
-        kinds = given.kinds.split(",") if given.kinds else list(REAL if real_one else KINDS)
+        every = REAL if real_one else KINDS
+        kinds = (
+            given.kinds.split(",") if given.kinds else [k.name for k in every.values() if k.heals or not given.abandon]
+        )
         with real(folder / "lab", given.state) if real_one else embedded(folder / "lab") as lab:
             torture = Torture(lab, folder, given.seed, kinds, abandon=given.abandon)
             numbers = [given.only] if given.only is not None else range(given.first, given.first + given.runs)
@@ -64,10 +67,12 @@ def _tell(one: Came) -> None:
         "ended": one.ended,
         "by": one.by,
         "journal": one.states,
-        "near_ms": None if one.near is None else round(1000 * one.near, 1),
+        "near": one.near,
+        "ms_since": None if one.since is None else round(1000 * one.since, 1),
         "foreign": one.foreign,
         "seconds": round(one.seconds, 2),
         "recovery": round(one.recovery, 2),
+        "seconds_after_own_end": [round(ended.after, 2) for ended in one.ended_by_itself],
         "left": one.left,
         "late": one.late,
     }
@@ -78,15 +83,19 @@ def _tell(one: Came) -> None:
 def _sum(came: list[Came], residue: int, seconds: float) -> None:
     killed = [one for one in came if not one.ended]
     recoveries = [one.recovery for one in killed]
+    left_alone = [ended for one in killed for ended in one.ended_by_itself]
     text = {
         "runs": len(came),
         "killed": len(killed),
         "ended_before": len(came) - len(killed),
-        "within_50_ms_after_a_call": sum(one.near is not None and one.near <= NEAR for one in killed),
+        "within_50_ms_of_a_changing_call": Counter(one.near for one in killed if one.near),
+        "share_of_these": round(sum(one.near is not None for one in killed) / max(1, len(killed)), 2),
         "with_guardian": sum(one.by == "recover" for one in killed),
         "undone_by": Counter(one.by for one in came),
         "journal_at_death": Counter(state for one in killed for state in one.states),
-        "abandoned_to_their_own_end": sum(one.ends is not None for one in killed),
+        "faults_left_to_their_own_end": len(left_alone),
+        "of_these_seen_in_the_target": sum(ended.seen for ended in left_alone),
+        "most_seconds_after_own_end": round(max(ended.after for ended in left_alone), 2) if left_alone else None,
         "changed_by_others": sum(one.foreign for one in came),
         "left_behind": sum(bool(one.left) for one in came),
         "late": sum(bool(one.late) for one in came),

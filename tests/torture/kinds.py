@@ -36,6 +36,10 @@ class Kind:
     drill: dict[str, Any]
     """What its drill says beside the usual."""
     foreign: tuple[Foreign, ...] = ()
+    moments: int = 7
+    """How many instants it tells of at least (`moments`): announced, sent, answered, applied, and back again."""
+    heals: bool = False
+    """Whether the target ends it by itself."""
 
 
 def hold(seconds: float) -> dict[str, Any]:
@@ -131,6 +135,10 @@ def _timed(step: str, **options: Any) -> Steps:
     return lambda _, seconds: [{step: {**options, "for": f"{seconds}s"}}, hold(seconds + 0.2)]
 
 
+def _freeze(_: Path, seconds: float) -> list[dict[str, Any]]:
+    return [{"freeze": {"pods": 1, "for": "1500ms"}}, hold(seconds)]
+
+
 TAINT = {"key": "torture", "value": "x"}
 
 TOXIPROXY = {"drivers": {"network": "toxiproxy"}}
@@ -143,11 +151,11 @@ KINDS = {
         Kind("taint", _timed("taint", nodes=1, of="workload", **TAINT), {}, (label_node, taint_too)),
         Kind("scale", _timed("scale", by=1), {}, (scale_too,)),
         Kind("scale-down", _held({"scale": {"by": -1}}), {}, (scale_too,)),
-        Kind("restart", _held({"rollout-restart": {}}), {}),
-        Kind("evict", _held({"evict": {"pods": 1}}), {}),
-        Kind("delete-pod", _held({"delete-pod": {"pods": 1}}), {}),
-        Kind("freeze", lambda _, seconds: [{"freeze": {"pods": 1, "for": "1500ms"}}, hold(seconds)], {}),
-        Kind("kill", _held({"kill": {"pods": 1}}), {}),
+        Kind("restart", _held({"rollout-restart": {}}), {}, moments=2),
+        Kind("evict", _held({"evict": {"pods": 1}}), {}, moments=2),
+        Kind("delete-pod", _held({"delete-pod": {"pods": 1}}), {}, moments=2),
+        Kind("freeze", _freeze, {}, moments=4, heals=True),
+        Kind("kill", _held({"kill": {"pods": 1}}), {}, moments=2),
         Kind("command", _touch, {}),
         Kind("toxiproxy-latency", _network({"latency": "50ms", "peer": "gateway"}), TOXIPROXY, (change_toxic,)),
         Kind("toxiproxy-partition", _network({"partition": True, "peer": "gateway"}), TOXIPROXY),
@@ -174,6 +182,9 @@ AGAIN = Kind("cordon-again", KINDS["cordon"].steps, {}, (cordon_too,))
 REAL = (
     {AGAIN.name: AGAIN}
     | KINDS
-    | {f"pod-{name}": Kind(f"pod-{name}", _network(effect), IN_THE_POD) for name, effect in EFFECTS.items()}
+    | {
+        f"pod-{name}": Kind(f"pod-{name}", _network(effect), IN_THE_POD, moments=4, heals=True)
+        for name, effect in EFFECTS.items()
+    }
 )
 """On the real lab, where Pods have networks of their own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -16,7 +17,6 @@ from random import Random
 from typing import Any
 
 import anyio
-import msgspec
 
 from chaosrunner.cli.options import CLUSTER
 from chaosrunner.cli.recovering import recover_below
@@ -24,23 +24,27 @@ from chaosrunner.cluster import Cluster, ClusterConfig, connect
 from chaosrunner.cluster.resources import DEPLOYMENTS, LEASES, NETWORK_POLICIES, NODES
 from chaosrunner.engine import Options, run_drill
 from chaosrunner.journal import journal as journals
+from chaosrunner.journal.journal import Entry
 from chaosrunner.playbook import load_drill
-from chaosrunner.timeline import manifest as manifests
+from chaosrunner.timeline import tables
 from chaosrunner.timeline.clock import Clock
+from tests.torture.ends import Ended, await_end
 from tests.torture.kinds import HOLD, MERGE_PATCH, REAL, Kind
+from tests.torture.moments import APPLIED, Moments, Where
+from tests.torture.preforked import Preforked
 from tests.torture.state import Snapshot, differences, residue, snapshot, toxiproxy, unsettled
 from tests.torture.world import Lab
 
-CALL = b'"kind":"action"'
-"""In a row of a call that changes something."""
-NEAR = 0.05
-"""Seconds around a changing request in which half of the runs are killed."""
-LEAVE = 2.0
-"""Seconds after its own end at which a fault must be gone."""
+assert tables  # what a run that ends imports then, a second's work: it is forked from here
+
 RECOVERY_LIMIT = 90.0
 """Longest wait for a guardian, seconds."""
 SETTLE_LIMIT = 60.0
 """Longest wait for what goes by itself, seconds."""
+LOOK = 0.1
+"""Seconds between two looks at that."""
+LENGTH = 4.0
+"""Of a run of a kind that has not come to its end yet, seconds."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,12 @@ class Plan:
 
     number: int
     kind: Kind
-    row: int | None
-    """Killed after so many rows of calls that change something (two a call: sent, answered); None: at any instant."""
+    moment: int | None
+    """Killed near the instant of this number, from 1, that it tells of a change (`moments`); None: at any instant."""
+    before: bool
+    """Near it, and before a call that comes there has left: the run stands still until its death."""
     delay: float
-    """Seconds from that row; else the part of an ordinary run's length."""
+    """Seconds from that; else the part of an ordinary run's length."""
     guardian: bool
     """Whether the guardian is killed with it."""
     guardian_first: bool
@@ -65,10 +71,14 @@ class Plan:
         kind = kinds[number % len(kinds)]
         foreign = random.randrange(len(kind.foreign)) if kind.foreign and random.random() < FOREIGN_SHARE else None
         near = random.random() < 0.5
-        row = random.randint(1, 4) if near else None
-        delay = random.uniform(0, NEAR) ** 2 / NEAR if near else random.random()  # to see a row takes time as well
-        return cls(number, kind, row, delay, random.random() < 1 / 3, random.random() < 0.5, foreign)
+        before = near and random.random() < 0.4
+        moment = random.randint(1, max(1, kind.moments - 2) if before else kind.moments) if near else None
+        delay = AIM * random.random() ** 2 if near else random.random()
+        return cls(number, kind, moment, before, delay, random.random() < 1 / 3, random.random() < 0.5, foreign)
 
+
+AIM = 0.04
+"""Most seconds from an instant to a kill that shall be near it: a busy machine adds some."""
 
 FOREIGN_HOLD = 10.0
 """Seconds that a fault lasts in whose time somebody else comes."""
@@ -93,11 +103,13 @@ class Came:
     """Last states of its journal's entries when it died."""
     died: float = 0.0
     """Unix seconds."""
-    near: float | None = None
-    """Seconds from the last call that changes something, sent or answered, to its death."""
+    near: Where | None = None
+    """Where in a call that changes something it died; None: not within `NEAR` of any."""
+    since: float | None = None
+    """Seconds since the last thing that it told of such a call."""
     foreign: bool = False
-    ends: float | None = None
-    """Unix seconds at which the last of its faults ends by itself, where it was abandoned to that."""
+    ended_by_itself: list[Ended] = field(default_factory=list)
+    """How each of its faults ended that was there, where it was abandoned to that."""
     left: list[str] = field(default_factory=list)
     """What differs from before, and from what somebody else wanted."""
     late: list[str] = field(default_factory=list)
@@ -113,15 +125,26 @@ class Came:
 class Torture:
     """Runs on one lab, one after the other."""
 
-    def __init__(self, lab: Lab, folder: Path, seed: int, kinds: list[str], *, abandon: bool = False) -> None:
-        """`abandon`: each guardian dies with its run, and nobody recovers before the faults ended by themselves."""
+    def __init__(
+        self,
+        lab: Lab,
+        folder: Path,
+        seed: int,
+        kinds: list[str],
+        *,
+        abandon: bool = False,
+        preforked: bool = False,
+    ) -> None:
+        """`abandon`: each guardian dies with its run, and nobody recovers before the faults ended by themselves.
+        `preforked`: guardians are forked and not started anew, which saves most of what a run costs."""
         self.abandon = abandon
+        self.preforked = preforked
         self.lab = lab
         self.folder = folder
         self.seed = seed
         self.kinds = [REAL[name] for name in kinds]
-        self.length = 4.0
-        """Of an ordinary run, seconds; learned."""
+        self.lengths: dict[str, float] = {}
+        """Of an ordinary run of each kind, seconds; learned."""
         (folder / "marks").mkdir(parents=True, exist_ok=True)
         self.before = self._ask(self._snapshot)
 
@@ -133,34 +156,47 @@ class Torture:
         timelines = self.folder / f"run-{number}"
         timelines.mkdir()
         began = time.monotonic()
-        runner = self._start(plan, timelines)
+        waiting = Preforked() if self.preforked else None
+        moments = Moments()
+        runner = self._start(plan, timelines, moments, waiting)
         wanted = dict(self.before)
-        guardian = self._strike(plan, runner, timelines, came, wanted)
+        guardian = self._strike(plan, runner, waiting, moments, timelines, came, wanted)
         came.seconds = time.monotonic() - began
         self._note(came, timelines)
         if came.ended:
             came.by = "the run"
-            self.length += 0.2 * (came.seconds - self.length)
+            self.lengths[plan.kind.name] = came.seconds
         else:
             if self.abandon:
-                self._await_end(timelines, came)
+                entries = [e for path in timelines.glob("*/*/journal.jsonl") for e in journals.open_entries(path)]
+                self._ask(partial(self._await_ends, entries, came))
             self._recover(plan, guardian, timelines, came)
-        came.recovery = time.time() - came.died
-        self._judge(came, wanted)
+            came.recovery = time.time() - came.died
+        if waiting is not None:
+            waiting.reap()
+        self._ask(partial(self._judge, came, wanted))
         if came.foreign or not came.good:
             self._ask(self._restore)
         return came
 
     # --- the run and its death --------------------------------------------------------------------------
 
-    def _start(self, plan: Plan, timelines: Path) -> int:
+    def _start(self, plan: Plan, timelines: Path, moments: Moments, guardian: Preforked | None) -> int:
         drill = self._write(plan, timelines)
+        gc.freeze()  # what the run is forked from stays shared with it
         child = os.fork()
         if child:
+            gc.unfreeze()
+            moments.forked()
+            if guardian is not None:
+                guardian.leave()
             return child
         code = 70
         try:
             os.setsid()
+            moments.tell(plan.moment if plan.before and plan.foreign is None else None)
+            if guardian is not None:
+                guardian.serve()
             with (timelines / "log").open("wb") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
@@ -203,34 +239,39 @@ class Torture:
         (folder / "drill.yaml").write_text(json.dumps(api | drill | extra))
         return folder / "drill.yaml"
 
-    def _strike(self, plan: Plan, runner: int, timelines: Path, came: Came, wanted: Snapshot) -> int | None:
+    def _strike(
+        self,
+        plan: Plan,
+        runner: int,
+        waiting: Preforked | None,
+        moments: Moments,
+        timelines: Path,
+        came: Came,
+        wanted: Snapshot,
+    ) -> int | None:
         """Waits for the instant and kills. A pidfd of the guardian that lives on, None where there is none."""
         file = os.pidfd_open(runner)
         limit = time.monotonic() + 60
-        near = plan.row is not None or plan.foreign is not None
-        at = None if near else time.monotonic() + plan.delay * self.length
-        journal: Path | None = None
-        rows = _Rows(timelines)
-        guardian: int | None = None
-        while time.monotonic() < limit:
-            if select.select([file], [], [], 0.001)[0]:
+        at = limit
+        if plan.moment is None and plan.foreign is None:
+            at = time.monotonic() + plan.delay * self.lengths.get(plan.kind.name, LENGTH)
+        waited_for = [file, moments.file] if at == limit else [file]
+        while (left := at - time.monotonic()) > 0:
+            ready = select.select(waited_for, [], [], left)[0]
+            if file in ready:
                 came.ended = True
                 break
-            if at is not None and time.monotonic() >= at:
-                break
-            journal = journal or next(iter(timelines.glob("*/*/journal.jsonl")), None)
-            if journal is not None and guardian is None:
-                guardian = _guardian(runner)
-            if at is not None:
+            if not ready:
                 continue
+            moments.read()
             if plan.foreign is None:
-                if rows.calls() >= (plan.row or 0):
-                    at = time.monotonic() + plan.delay
-            elif journal is not None and b'"applied"' in journal.read_bytes():
+                if (aimed := moments.at(plan.moment or 1, unsent=plan.before)) is not None:
+                    at, waited_for = aimed + plan.delay, [file]
+            elif any(what == APPLIED for what, _ in moments.told):
                 wanted |= self._ask(partial(self._change, plan.kind.foreign[plan.foreign]))
                 came.foreign = True
-                at = time.monotonic() + plan.delay
-        guardian = None if came.ended else guardian or _guardian(runner)
+                at, waited_for = time.monotonic() + plan.delay, [file]
+        guardian = None if came.ended else waiting.pid if waiting is not None else _guardian(runner)
         watched: int | None = None
         if guardian is not None and not plan.guardian:
             with suppress(ProcessLookupError):  # let go by a run that is all but over
@@ -241,10 +282,15 @@ class Torture:
         for victim in victims:
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
-        came.died = time.time()
+            if victim == runner:
+                died, came.died = time.monotonic(), time.time()
         _, status = os.waitpid(runner, 0)
         os.close(file)
-        if came.ended and status:
+        moments.read()
+        moments.close()
+        if not came.ended:
+            came.near, came.since = moments.where(died, held=plan.before and plan.foreign is None)
+        elif status:
             came.left.append(f"the run ended with status {status}: {_last(timelines / 'log')}")
         return watched
 
@@ -269,47 +315,33 @@ class Torture:
             if not result.ok:
                 came.left.append(f"recover: {result.target.name} {result.state}: {result.detail}")
 
-    def _await_end(self, timelines: Path, came: Came) -> None:
-        """Notes what is still there `LEAVE` seconds after the last fault's own end."""
-        entries = [entry for path in timelines.glob("*/*/journal.jsonl") for entry, _ in journals.read(path)]
-        ends = [entry.ends for entry in entries if entry.ends is not None]
-        came.ends = max(ends, default=None)
-        if came.ends is not None:
-            time.sleep(max(0.0, came.ends + LEAVE - time.time()))
-            left = {
-                key: value for key, value in self._ask(self._unsettled).items() if key.startswith(("stopped", "rules"))
-            }
-            came.late += [
-                f"{key}: {value}, {time.time() - came.ends:.1f} s after its end" for key, value in left.items()
-            ]
+    async def _await_ends(self, entries: list[Entry], came: Came, cluster: Cluster) -> None:
+        """Leaves each fault that ends by itself to that, and notes how it did."""
+        for entry in entries:
+            if entry.ends is not None and (ended := await await_end(cluster, self.lab, entry)):
+                came.ended_by_itself.append(ended)
+                came.late += ended.left
 
     # --- looking ----------------------------------------------------------------------------------------
 
     def _note(self, came: Came, timelines: Path) -> None:
         for path in timelines.glob("*/*/journal.jsonl"):
             came.states = [state for _, state in journals.read(path)]
-        for path in timelines.glob("*/*/rows.jsonl"):
-            anchor = manifests.read(path.parent).anchor
-            calls = [_decoded(line) for line in path.read_bytes().split(b"\n") if CALL in line]
-            came.near = min((abs(came.died - anchor - call["at"]) for call in calls if call), default=None)
 
-    def _judge(self, came: Came, wanted: Snapshot) -> None:
+    async def _judge(self, came: Came, wanted: Snapshot, cluster: Cluster) -> None:
         """Compares; what the API server has to do by itself, and what a drill's own limits end, has time."""
-        until = time.monotonic() + SETTLE_LIMIT
-        found = self._ask(self._snapshot)
-        while (left := differences(wanted, found)) and time.monotonic() < until and _may_pass(left):
-            time.sleep(0.1)
-            found = self._ask(self._snapshot)
+        until = anyio.current_time() + SETTLE_LIMIT
+        while (left := differences(wanted, await self._snapshot(cluster))) and anyio.current_time() < until:
+            if not _may_pass(left):
+                break
+            await anyio.sleep(LOOK)
         came.left += left
-        while (late := self._ask(self._unsettled)) and time.monotonic() < until:
-            time.sleep(0.05)
+        while (late := await unsettled(cluster, self.lab)) and anyio.current_time() < until:  # noqa: ASYNC110
+            await anyio.sleep(LOOK)
         came.late += [f"{key}: {value}" for key, value in late.items()]
 
     async def _snapshot(self, cluster: Cluster) -> Snapshot:
         return await snapshot(cluster, self.lab, self.folder / "marks")
-
-    async def _unsettled(self, cluster: Cluster) -> Snapshot:
-        return await unsettled(cluster, self.lab)
 
     def residue(self) -> int:
         """Terminated ephemeral containers."""
@@ -359,7 +391,7 @@ class Torture:
                 (self.folder / "marks" / name).unlink()
         with anyio.move_on_after(SETTLE_LIMIT):
             while await unsettled(cluster, lab):  # noqa: ASYNC110  nobody tells of processes that go on
-                await anyio.sleep(0.1)
+                await anyio.sleep(LOOK)
 
     def _ask(self, task: Any) -> Any:
         async def run() -> Any:
@@ -368,27 +400,6 @@ class Torture:
                 return await task(cluster)
 
         return anyio.run(run)
-
-
-class _Rows:
-    """The rows of the only run below a folder, as they come."""
-
-    def __init__(self, timelines: Path) -> None:
-        self._timelines = timelines
-        self._path: Path | None = None
-        self._read = 0
-        self._calls = 0
-
-    def calls(self) -> int:
-        """How many rows of calls that change something there are so far."""
-        self._path = self._path or next(iter(self._timelines.glob("*/*/rows.jsonl")), None)
-        if self._path is not None and self._path.stat().st_size > self._read:
-            with self._path.open("rb") as file:
-                file.seek(self._read)
-                new = file.read()
-            self._read += len(new)
-            self._calls += new.count(CALL)
-        return self._calls
 
 
 def _may_pass(left: list[str]) -> bool:
@@ -403,14 +414,6 @@ def _guardian(runner: int) -> int | None:
             if b"chaosrunner.journal.guardian" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
     return None
-
-
-def _decoded(line: bytes) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return None
-    return found
 
 
 def _last(path: Path) -> str:

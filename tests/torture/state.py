@@ -75,11 +75,17 @@ async def unsettled(cluster: Cluster, lab: Lab) -> Snapshot:
     wanted = (await cluster.get(DEPLOYMENTS, lab.deployment, lab.namespace)).body["spec"]["replicas"]
     if ready != wanted:
         found["pods/ready"] = f"{ready} of {wanted}"
+    return found | effects(lab)
+
+
+def effects(lab: Lab) -> Snapshot:
+    """What the faults made that set something in a Pod: processes that stand still, rules in networks."""
+    found: Snapshot = {}
     networks: dict[int, int] = {}
     for process in psutil.Process(lab.pid).children(recursive=True):
         try:
             if lab.real:
-                networks[os.stat(f"/proc/{process.pid}/ns/net").st_ino] = process.pid  # noqa: PTH116
+                networks[Path(f"/proc/{process.pid}/ns/net").stat().st_ino] = process.pid
             if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
                 found[f"stopped/{process.pid}"] = " ".join(process.cmdline())
         except (psutil.NoSuchProcess, FileNotFoundError):
