@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from chaosrunner.journal.journal import NAME, Connection, Journal, Reopened
 from chaosrunner.journal.undo import undo_all
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
+from tests.faults.killed import begun, kill_after
 from tests.faults.world import World, running
 
 pytestmark = pytest.mark.anyio
@@ -245,13 +244,6 @@ async def test_only_the_end_of_much_output_is_kept(world: World) -> None:
     assert len(detail) < ran.TAIL + 100
 
 
-VICTIM = """
-import sys, anyio
-from tests.faults import test_command
-anyio.run(test_command.victim, *sys.argv[1:])
-"""
-
-
 async def victim(kubeconfig: str, folder: str, slow: str) -> None:
     """Makes a change that takes its time."""
     async with connect(ClusterConfig(kubeconfig=kubeconfig, context="lab"), Clock()) as cluster:
@@ -260,8 +252,7 @@ async def victim(kubeconfig: str, folder: str, slow: str) -> None:
         context = Context(cluster=cluster, journal=journal, emit=lambda _: None, run="r", drill="d")
         pod = {"metadata": {"name": "chat-1", "namespace": "demo", "uid": "u"}}
         commands = Commands(apply=sh(f"sleep {slow}; touch {folder}/on"), undo=("rm", "-f", f"{folder}/on"))
-        sys.stdout.write("begun\n")
-        sys.stdout.flush()
+        begun()
         await Command([pod], commands).apply(context)
         await anyio.sleep_forever()
 
@@ -282,16 +273,7 @@ async def test_what_a_killed_run_began_is_ended_and_undone_by_another_process(
 ) -> None:
     folder = tmp_path / "killed"
     folder.mkdir()
-    arguments = [str(world.connection.kubeconfig), str(folder), slow]
-    killed = await anyio.open_process([sys.executable, "-c", VICTIM, *arguments], stdout=subprocess.PIPE)
-    try:
-        assert killed.stdout is not None
-        await killed.stdout.receive()
-        await anyio.sleep(after)
-    finally:
-        killed.send_signal(signal.SIGKILL)
-        await killed.wait()
-        await killed.aclose()
+    await kill_after(after, "test_command", str(world.connection.kubeconfig), str(folder), slow)
     results = await undo_all(world.cluster, Reopened(folder / NAME), world.emitted.append)
     assert [result.state for result in results] in (["undone"], [])
     await anyio.sleep(float(slow))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from chaosrunner.cluster import ClusterConfig, connect
@@ -21,6 +17,7 @@ from chaosrunner.journal.journal import NAME, Connection, Created, Entry, Journa
 from chaosrunner.journal.undo import command, undo_all, undo_entry
 from chaosrunner.lab.embedded.access import Account, Rule
 from chaosrunner.timeline.clock import Clock
+from tests.faults.killed import begun, kill_after
 from tests.faults.world import NAMESPACE, World, running
 
 pytestmark = pytest.mark.anyio
@@ -302,21 +299,13 @@ async def test_the_command_for_a_person_names_both(world: World) -> None:
     assert "patch pod chat-1" in said
 
 
-VICTIM = """
-import sys, anyio
-from tests.faults import test_policy
-anyio.run(test_policy.victim, *sys.argv[1:])
-"""
-
-
 async def victim(kubeconfig: str, folder: str) -> None:
     """Cuts a Pod off and undoes it, again and again until it is killed."""
     async with connect(ClusterConfig(kubeconfig=kubeconfig, context="lab"), Clock()) as cluster:
         journal = Journal(Path(folder) / NAME, run="r", drill="d", connection=Connection(kubeconfig=kubeconfig))
         context = Context(cluster=cluster, journal=journal, emit=lambda _: None, run="r", drill="d")
         pod = (await cluster.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods/chat-1")).body
-        sys.stdout.write("begun\n")
-        sys.stdout.flush()
+        begun()
         while True:
             entry = await cut(context, pod)
             await undo_entry(cluster, journal, entry, lambda _: None)
@@ -329,16 +318,7 @@ async def test_a_killed_run_leaves_nothing_that_recovery_does_not_find(
     before = kept(world.pod("chat-1"))
     folder = tmp_path / "killed"
     folder.mkdir()
-    arguments = [str(world.connection.kubeconfig), str(folder)]
-    process = await anyio.open_process([sys.executable, "-c", VICTIM, *arguments], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        await process.stdout.receive()
-        await anyio.sleep(after)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
-        await process.aclose()
+    await kill_after(after, "test_policy", str(world.connection.kubeconfig), str(folder))
     results = await undo_all(world.cluster, Reopened(folder / NAME), world.emitted.append)
     assert {result.state for result in results} <= {"undone", "not_applied", "already_undone"}
     assert policies(world) == []
