@@ -60,7 +60,8 @@ def recover(timelines: Path, yes: bool, output: str, **given: Any) -> int:
     else:
         show(out(), results)
         for run in dict.fromkeys(result.run for result in results if result.state == "undo_failed" and result.entry):
-            click.echo(f"if its cluster is gone for good: {command(timelines)} --forget {run}", err=True)
+            gone = "if its cluster, or its Toxiproxy, is gone for good"
+            click.echo(f"{gone}: {command(timelines)} --forget {run}", err=True)
     return exit_code(results)
 
 
@@ -229,8 +230,10 @@ class _Work:
         if self.toxiproxy:
             try:
                 found += await toxic.left(self.toxiproxy, Clock(), self._connection)
-            except (Unreachable, ApiError) as error:
-                raise Refused(f"Toxiproxy cannot be read: {error}") from error
+            except Unreachable as error:
+                raise Refused(error.told) from error
+            except ApiError as error:
+                raise Refused(f"{error.server} cannot be read: {error}") from error
         return [entry for entry in found if entry.entry not in known]
 
     async def _leases(self, *, free: bool) -> list[UndoResult]:

@@ -67,6 +67,11 @@ class Unreachable(Exception):
         self.detail = detail
         self.sent = sent
 
+    @property
+    def told(self) -> str:
+        """For a person: who is away, and why."""
+        return f"the cluster cannot be reached: {self}"
+
 
 _CAUSES: dict[Cause, str] = {
     "dns": "its name cannot be resolved",
@@ -82,9 +87,11 @@ _CAUSES: dict[Cause, str] = {
 class ApiError(Exception):
     """An answer with an error status, where a helper promised more than an answer."""
 
-    def __init__(self, what: str, answer: Answer) -> None:
+    def __init__(self, what: str, answer: Answer, *, server: str = "the API server") -> None:
         super().__init__(f"{what}: {answer.status} {answer.message}")
         self.answer = answer
+        self.server = server
+        """Who answered, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,10 +214,10 @@ class Stage:
         except UserError as error:
             return Ended("inconclusive", str(error))
         except Unreachable as error:
-            return Ended("inconclusive", f"the cluster could not be reached: {error}")
+            return Ended("inconclusive", error.told)
         except ApiError as error:
             if self.context.cluster.passing(error.answer):
-                return Ended("inconclusive", f"the API server is not up to it: {error}")
+                return Ended("inconclusive", f"{error.server} is not up to it: {error}")
             return Ended("failed", str(error))
         except JournalLost as error:
             self.abort(f"the journal cannot be written: {error}")

@@ -64,8 +64,10 @@ class ToxiproxyDriver:
             with toxics.reaching(self._url, cluster.clock):
                 async with Toxiproxy(self._url, cluster.clock) as client:
                     proxies = {proxy.name: proxy for proxy in await client.proxies()}
-        except (Unreachable, ApiError) as error:
-            return [refuse("no_toxiproxy", f"Toxiproxy does not answer: {error}")]
+        except Unreachable as error:
+            return [refuse("no_toxiproxy", error.told, "or give drivers.toxiproxy.url in the drill")]
+        except ApiError as error:
+            return [refuse("no_toxiproxy", f"{error.server} is none, or is ill: {error}")]
         if name not in proxies:
             text = f"Toxiproxy at {self._url} has no proxy {name}"
             return [refuse("no_such_proxy", text, "say in drivers.toxiproxy.proxy how the proxy of a Pod is called")]

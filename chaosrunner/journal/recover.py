@@ -74,10 +74,11 @@ async def recover(
                     for entry, ledger in items:
                         results[entry.entry] = await undo_entry(cluster, ledger, entry, emit, until=until)
             except (Unreachable, UserError) as error:
+                said = error.told if isinstance(error, Unreachable) else str(error)
                 for entry, ledger in items:
                     if entry.entry not in results:
-                        await mark(ledger, entry, "undo_failed", str(error))
-                        results[entry.entry] = result(entry, "undo_failed", str(error))
+                        await mark(ledger, entry, "undo_failed", said)
+                        results[entry.entry] = result(entry, "undo_failed", said)
         return [*(results[entry.entry] for entry, _ in work), *failed]
 
 

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from chaosrunner.cluster.actions import answered, sent
-from chaosrunner.cluster.session import Answer, ApiError, Cluster, Unreachable
+from chaosrunner.cluster.session import Answer, ApiError, Cause, Cluster, Unreachable
 from chaosrunner.http.errors import (
     ConnectRefused,
     ConnectTimeout,
@@ -33,6 +33,17 @@ PREFIX = "chaosrunner-"
 
 ON_ITS_WAY = 1.0
 """Seconds after which a call whose sender died has been carried out, or never will be."""
+
+
+class ProxyAway(Unreachable):
+    """No answer came from a Toxiproxy."""
+
+    def __init__(self, url: str, cause: Cause, detail: str, *, sent: bool) -> None:
+        super().__init__(f"Toxiproxy at {url}", cause, detail, sent=sent)
+
+    @property
+    def told(self) -> str:
+        return f"cannot reach {self}; see that its API answers there (toxics end with Toxiproxy's process)"
 
 
 def name(entry: str, stream: str) -> str:
@@ -144,17 +155,17 @@ def reaching(url: str, clock: Clock) -> Iterator[None]:
     except TransportError as error:
         match error:
             case ConnectRefused():
-                raise Unreachable(url, "refused", str(error), sent=False) from error
+                raise ProxyAway(url, "refused", "connection refused", sent=False) from error
             case ConnectTimeout() | LocalFault():
-                raise Unreachable(url, "connect", str(error), sent=False) from error
+                raise ProxyAway(url, "connect", str(error), sent=False) from error
             case TlsError():
-                raise Unreachable(url, "tls", str(error), sent=False) from error
+                raise ProxyAway(url, "tls", str(error), sent=False) from error
             case FirstByteTimeout():
-                raise Unreachable(url, "timeout", str(error), sent=True) from error
+                raise ProxyAway(url, "timeout", str(error), sent=True) from error
             case _:
-                raise Unreachable(url, "closed", str(error), sent=True) from error
+                raise ProxyAway(url, "closed", str(error), sent=True) from error
     except Refused as error:
         now = clock.now()
         body = {"kind": "Status", "message": error.text}
         answer = Answer(status=error.status, body=body, headers={}, sent=now, received=now)
-        raise ApiError(error.what, answer) from error
+        raise ApiError(error.what, answer, server=f"Toxiproxy at {url}") from error

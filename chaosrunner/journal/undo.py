@@ -111,10 +111,12 @@ async def undo_entry(cluster: Cluster, ledger: Ledger, entry: Entry, emit: Emit,
         away, asked = True, None
         try:
             decision = await _undo_of(entry)(cluster, entry, ledger.state(entry), emit)
-        except (Unreachable, UserError) as error:
-            decision = fields.Decision(state="undo_failed", detail=f"the cluster cannot be reached: {error}")
+        except Unreachable as error:
+            decision = fields.Decision(state="undo_failed", detail=error.told)
+        except UserError as error:
+            decision = fields.Decision(state="undo_failed", detail=str(error))
         except ApiError as error:
-            said = f"HTTP {error.answer.status} {error.answer.message}".strip()
+            said = f"{error.server} answers HTTP {error.answer.status} {error.answer.message}".strip()
             decision = fields.Decision(state="undo_failed", detail=said)
             away, asked = cluster.passing(error.answer), error.answer.retry_after
         else:

@@ -123,7 +123,8 @@ def test_what_is_on_a_cluster_that_is_gone_can_be_given_up(
     assert "run dead of drill chat died and left node/n2 cordoned" in call(*arguments).stderr
     done = call("recover", "--yes", *timelines)
     assert done.exit_code == 5
-    way_out = f"if its cluster is gone for good: chaosrunner recover --timelines {drills / 't'} --forget dead"
+    gone = "if its cluster, or its Toxiproxy, is gone for good"
+    way_out = f"{gone}: chaosrunner recover --timelines {drills / 't'} --forget dead"
     assert done.stderr.splitlines()[-1] == way_out
     done = call("recover", "--yes", "--forget", "dead", *timelines)
     assert (done.exit_code, way_out in done.stderr) == (0, False)

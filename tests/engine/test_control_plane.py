@@ -141,7 +141,7 @@ def test_an_outage_longer_than_a_fault_waits_for_is_inconclusive_and_tells_why(
     monkeypatch.setattr("chaosrunner.engine.run.PATIENCE", 1.0)
     ran = run(lab, proxy, tmp_path, {"before the fault": lambda proxy: outages.restart(proxy, 4.0)})
     assert (ran.facts.verdict, ran.facts.exit_code) == ("inconclusive", 3)
-    assert any(said in ran.facts.reason for said in ("no fault was started", "could not be reached"))
+    assert any(said in ran.facts.reason for said in ("no fault was started", "cannot be reached"))
     assert [row.action for row in ran.of(rows.Action) if row.event == "sent"] == ["cordon", "undo_cordon"]
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from chaosrunner.cluster.session import Unreachable
@@ -23,10 +22,12 @@ from chaosrunner.faults.network import NetworkEffect
 from chaosrunner.faults.toxiproxy import ToxiproxyDriver
 from chaosrunner.http.toxiproxy import Proxy, Toxic
 from chaosrunner.journal import toxic as toxics
-from chaosrunner.journal.journal import NAME, Entry, Reopened
+from chaosrunner.journal.guardian import BY_HAND, Watch
+from chaosrunner.journal.journal import NAME, Connection, Entry, Reopened
 from chaosrunner.journal.undo import command, undo_all, undo_entry
 from chaosrunner.timeline import rows
 from tests import toxiproxy
+from tests.faults.killed import begun, kill_after
 from tests.faults.world import World
 from tests.faults.world import running as world_running
 from tests.lab.workload.harness import Client, answered, fetch, request
@@ -34,6 +35,7 @@ from tests.toxiproxy.links import KINDS, PROXY, Link
 from tests.toxiproxy.links import running as link_running
 
 pytestmark = pytest.mark.anyio
+ITS_END = "toxics end with Toxiproxy's process"
 
 
 @dataclass
@@ -296,41 +298,79 @@ async def test_a_toxiproxy_that_is_away_is_asked_again(tmp_path: Path) -> None:
         pytest.skip(toxiproxy.MISSING)
     async with placed("toxiproxy", tmp_path) as place:
         entry = await place.apply()
-        result, context = None, place.context
+        context, away = place.context, f"Toxiproxy at {place.link.url}: connection refused"
     async with world_running(tmp_path) as world:
         # It has ended, and with it what was set there; nobody can know that.
         result = await undo_entry(world.cluster, Reopened(context.journal.path), entry, world.emitted.append)
         assert result.state == "undo_failed"
-        assert result.command is not None
-        assert result.command.startswith("curl -X DELETE http://127.0.0.1:")
+        assert result.command == f"curl -X DELETE {place.link.url}/proxies/{PROXY}/toxics/" + "; ".join(
+            [
+                f"chaosrunner-{entry.entry}-upstream",
+                f"curl -X DELETE {place.link.url}/proxies/{PROXY}/toxics/chaosrunner-{entry.entry}-downstream",
+            ]
+        )
+        assert result.detail == f"cannot reach {away}; see that its API answers there ({ITS_END})"
         driver, context = place.driver, world.context("run-2")
+        (problem,) = await driver.check(world.cluster, place.pod, effect_of())
+        assert (problem.code, problem.text) == ("no_toxiproxy", result.detail)
         context.patience = 0.3
-        with pytest.raises(Unreachable, match="refused"):
+        with pytest.raises(Unreachable, match=away) as raised:
             await driver.apply(context, place.pod, effect_of(), "network")
+        assert raised.value.told == result.detail
         assert [context.journal.state(entry) for entry in context.journal.open()] == ["intent"]
 
 
-VICTIM = """
-import sys, anyio
-from pathlib import Path
-from tests.faults import test_toxiproxy
-anyio.run(test_toxiproxy.victim, *sys.argv[1:])
-"""
+@pytest.mark.parametrize("kind", KINDS)
+async def test_recover_and_the_guardian_name_a_toxiproxy_that_ended(tmp_path: Path, kind: str) -> None:
+    if kind == "toxiproxy" and toxiproxy.program() is None:
+        pytest.skip(toxiproxy.MISSING)
+    folder = tmp_path / "t" / "d" / "r"
+    folder.mkdir(parents=True)
+    async with world_running(tmp_path) as world:
+        kubeconfig = str(world.connection.kubeconfig)
+        async with link_running(kind) as link:
+            await kill_after(0.2, "test_toxiproxy", link.url, kubeconfig, str(folder))
+        # It ended in mid-run. The cluster is still there, and is not what is told to be away.
+        arguments = ["recover", "--yes", "--timelines", str(tmp_path / "t")]
+        done = await anyio.run_process([sys.executable, "-m", "chaosrunner", *arguments], check=False)
+        shown = " ".join(done.stdout.decode().split())
+        assert done.returncode == 5, done
+        assert f"cannot reach Toxiproxy at {link.url}" in shown
+        assert f"by hand: curl -X DELETE {link.url}/proxies/{PROXY}/toxics/chaosrunner-" in shown
+        assert "the cluster cannot be reached" not in shown
+        watch = Watch(
+            pid=2**22 + 1,
+            journal=str(folder / NAME),
+            run="r",
+            deadline=0.0,
+            undo=True,
+            stays=True,
+            connection=msgspec.to_builtins(Connection(kubeconfig=kubeconfig, context="lab", namespace="demo")),
+            request_timeout=5.0,
+            lease="none",
+            least=0.5,
+        )
+        guardian = [sys.executable, "-m", "chaosrunner.journal.guardian"]
+        await anyio.run_process(guardian, input=json.dumps(asdict(watch)).encode() + b"\n", stderr=None)
+        by_hand = (folder / BY_HAND).read_text()
+        assert f"cannot reach Toxiproxy at {link.url}" in by_hand
+        assert f"\ncurl -X DELETE {link.url}/proxies/{PROXY}/toxics/chaosrunner-" in by_hand
+        assert f"cannot reach Toxiproxy at {link.url}" in (folder / "guardian.jsonl").read_text()
 
 
 async def victim(url: str, kubeconfig: str, folder: str) -> None:
     """Sets a toxic again and again until it is killed."""
     from chaosrunner.cluster import ClusterConfig, connect
-    from chaosrunner.journal.journal import Connection, Journal
+    from chaosrunner.journal.journal import Journal
     from chaosrunner.timeline.clock import Clock
 
     pod = {"metadata": {"name": PROXY, "namespace": "demo", "uid": "u"}, "status": {"podIP": "127.0.0.1"}}
     async with connect(ClusterConfig(kubeconfig=kubeconfig, context="lab"), Clock()) as cluster:
-        journal = Journal(Path(folder) / NAME, run="r", drill="d", connection=Connection(kubeconfig=kubeconfig))
+        connection = Connection(kubeconfig=kubeconfig, context="lab")
+        journal = Journal(Path(folder) / NAME, run="r", drill="d", connection=connection)
         context = Context(cluster=cluster, journal=journal, emit=lambda _: None, run="r", drill="d")
         driver = ToxiproxyDriver(url, "{{ pod }}")
-        sys.stdout.write("begun\n")
-        sys.stdout.flush()
+        begun()
         while True:
             await driver.apply(context, pod, effect_of(), "network")
 
@@ -343,16 +383,7 @@ async def test_a_killed_run_leaves_nothing_that_recovery_does_not_find(
 ) -> None:
     folder = tmp_path / "killed"
     folder.mkdir()
-    arguments = [place.link.url, str(place.world.connection.kubeconfig), str(folder)]
-    process = await anyio.open_process([sys.executable, "-c", VICTIM, *arguments], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        await process.stdout.receive()
-        await anyio.sleep(after)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
-        await process.aclose()
+    await kill_after(after, "test_toxiproxy", place.link.url, str(place.world.connection.kubeconfig), str(folder))
     ledger = Reopened(folder / NAME)
     results = await undo_all(place.world.cluster, ledger, place.world.emitted.append)
     assert {result.state for result in results} <= {"undone", "not_applied", "already_undone"}
