@@ -250,12 +250,12 @@ async def test_a_cut_node_learns_of_a_deletion_when_it_is_healed(lab: Inside) ->
     await lab.until(lambda: container(lab, "far")["state"].get("running") is not None)
     found = lab.lab.container(NAMESPACE, "far", None)
     assert found is not None
-    lab.lab.cut_node("node1")
+    await lab.lab.cut_node("node1")
     lab.store.delete("pods", "far", NAMESPACE)
     await anyio.sleep(0.5)
     assert found.is_running
     assert lab.store.find("pods", "far", NAMESPACE) is not None
-    lab.lab.heal_node("node1")
+    await lab.lab.heal_node("node1")
     await lab.until(lambda: lab.store.find("pods", "far", NAMESPACE) is None)
     assert not found.is_running
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -112,6 +113,34 @@ def test_a_lab_on_one_shared_address_serves(tmp_path: Path) -> None:
     with lab(tmp_path, addresses="shared") as running:
         assert "127.0.0.1" in running.ready["url"]
         assert {running.complete() for _ in range(8)}
+
+
+def test_streams_of_a_cut_node_fall_silent_and_go_on_when_it_is_healed(tmp_path: Path) -> None:
+    with lab(tmp_path, nodes=1, replicas=1) as running:
+        host, _, port = running.ready["url"].removeprefix("http://").partition(":")
+        body = json.dumps({"model": "tiny", "prompt": "hello", "max_tokens": 400, "ignore_eos": True, "stream": True})
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: lab\r\ncontent-length: {len(body)}\r\n\r\n"
+        came = b""
+
+        def until(seconds: float, text: bytes) -> bytes:
+            """What came until the text did; TimeoutError after so much silence."""
+            nonlocal came
+            stream.settimeout(seconds)
+            while text not in came:
+                data = stream.recv(100_000)
+                assert data, "the stream has ended"
+                came += data
+            return came
+
+        with socket.create_connection((host, int(port))) as stream:
+            stream.sendall((head + body).encode())
+            assert until(10, b"\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
+            running.control("/cut?node=node1")
+            with pytest.raises(TimeoutError):
+                until(1, b"data: [DONE]")
+            running.control("/heal?node=node1")
+            until(10, b"data: [DONE]")
+        assert running.complete()
 
 
 def test_a_killed_lab_leaves_nothing_behind(tmp_path: Path) -> None:

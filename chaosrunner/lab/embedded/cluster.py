@@ -8,7 +8,7 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,13 @@ from chaosrunner.lab.embedded.controllers.queue import Controller
 from chaosrunner.lab.embedded.controllers.replicaset import ReplicaSetController
 from chaosrunner.lab.embedded.controllers.scheduler import Scheduler
 from chaosrunner.lab.embedded.resources import STORED
+from chaosrunner.lab.embedded.selectors import parse_fields
 from chaosrunner.lab.embedded.store import ApiError, Store
 from chaosrunner.lab.instants import TAIL_SECONDS, Instants
 from chaosrunner.lab.manifests import NAMESPACE, SYSTEM_NAMESPACE, Places
 from chaosrunner.lab.objects import is_ready
 from chaosrunner.lab.spec import LabSpec
+from chaosrunner.lab.workload.toxics import STREAMS
 from chaosrunner.lab.workload.toxiproxy import PATH as TOXIPROXY
 
 log = structlog.get_logger()
@@ -52,6 +54,13 @@ log = structlog.get_logger()
 CONTEXT = "lab"
 INFRA = "infra"
 _HISTORY = 20_000
+_CUT = [
+    {"name": f"node-cut-{stream}", "type": "latency", "stream": stream, "attributes": {"latency": 10**9}}
+    for stream in STREAMS
+]
+"""Toxics on the links to the Pods of a node that is cut off. They are silent until it is healed and then go on, as TCP
+makes connections do over a cable that was pulled; a toxic `timeout` would end them."""
+_ANSWER = aiohttp.ClientTimeout(5.0)
 
 
 class Lab:
@@ -124,19 +133,33 @@ class Lab:
 
     # -- what the control endpoint does --------------------------------------------------------------------------------
 
-    def cut_node(self, name: str) -> None:
-        """Cut a node off from the API server. Its processes run on and stay reachable. UserError for no such node."""
+    async def cut_node(self, name: str) -> None:
+        """Cut a node off from the API server and the gateway. Its processes run on. UserError for no such node."""
         agent = self._agent(name)
         if not agent.is_cut:
             agent.cut()
             self._instants.note_node("cut", name)
+            for toxic in _CUT:
+                await self._on_links_to(name, "POST", "", toxic)
 
-    def heal_node(self, name: str) -> None:
+    async def heal_node(self, name: str) -> None:
         """Undo `cut_node`."""
         agent = self._agent(name)
         if agent.is_cut:
             agent.heal()
             self._instants.note_node("healed", name)
+            for toxic in _CUT:
+                await self._on_links_to(name, "DELETE", f"/{toxic['name']}")
+
+    async def _on_links_to(self, node: str, method: str, path: str, body: dict[str, Any] | None = None) -> None:
+        """Change the toxics of the gateway's links to a node's Pods; through a gateway that is away nothing comes."""
+        async with aiohttp.ClientSession(self.places.gateway, timeout=_ANSWER) as session:
+            for pod in self.store.list("pods", NAMESPACE, fields=parse_fields("pods", f"spec.nodeName={node}")):
+                url = f"{TOXIPROXY}/proxies/{pod['metadata']['name']}/toxics{path}"
+                with suppress(aiohttp.ClientConnectionError):
+                    # 404 where the Pod is not behind the gateway, or not any more.
+                    async with session.request(method, url, json=body):
+                        pass
 
     def signal_container(self, namespace: str, pod: str, container: str | None, number: int) -> None:
         """Signal a running container's first process, as from outside of Kubernetes. UserError if there is none."""
@@ -356,9 +379,9 @@ async def _control(lab: Lab) -> AsyncIterator[str]:
                 case "GET", "/status":
                     return web.json_response({"cut": [name for name, agent in lab.agents.items() if agent.is_cut]})
                 case "POST", "/cut":
-                    lab.cut_node(query.get("node", ""))
+                    await lab.cut_node(query.get("node", ""))
                 case "POST", "/heal":
-                    lab.heal_node(query.get("node", ""))
+                    await lab.heal_node(query.get("node", ""))
                 case "POST", "/signal":
                     number = _signal_number(query.get("signal", "KILL"))
                     lab.signal_container(
