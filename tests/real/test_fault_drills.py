@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 
@@ -19,18 +20,34 @@ QUICK = ("lab-isolate-replica", "lab-lossy-replica")
 ALL = DRILLS | REAL_ONLY
 
 
+AT_ONCE = 2
+"""Drills that run side by side, each in namespaces of its own."""
+
+ALONE = "lab-node-loss"
+"""It would take what others have on its node."""
+
+
 @pytest.fixture(scope="module")
-def rehearsed(real_lab: RealLab, tmp_path_factory: pytest.TempPathFactory) -> Rehearse:
+def rehearsed(
+    real_lab: RealLab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Rehearse]:
+    """All drills that are asked for begin with the first."""
     timelines = tmp_path_factory.mktemp("timelines")
+    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    asked = dict.fromkeys(str(item.callspec.params["drill"]) for item in here)
 
     def lab(spec: dict[str, object]) -> object:
         return lab_process.on_real_lab(spec, real_lab.state, lambda doing: None)
 
-    @cache
-    def run(drill: str) -> Rehearsal:
+    def run(drill: str, after: Sequence[Future[Rehearsal]] = ()) -> Rehearsal:
+        wait(after)
         return rehearse(drill, timelines, lab=lab, **dict(ALL[drill].parameters))
 
-    return run
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        runs = {drill: pool.submit(run, drill) for drill in asked if drill != ALONE}
+        if ALONE in asked:
+            runs[ALONE] = pool.submit(run, ALONE, list(runs.values()))
+        yield lambda drill: runs[drill].result()
 
 
 @pytest.mark.parametrize(
