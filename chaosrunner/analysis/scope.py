@@ -146,12 +146,17 @@ class MetricScope:
 
     def not_the_service(self, name: str, args: Args) -> str | None:
         """Why the value of a metric proves nothing of the service: the way there is found to hold streams back."""
-        if name not in _PERCENTILES:
-            return None
-        held = self._held_back(args)
         for probe in self.picture.buffered:
-            if count := int(np.count_nonzero(held & self.picture.requests.of_probe(probe))):
-                return f"{count} streams of {probe} came in lumps: {args[0]} tells of the way there"
+            if name in _PERCENTILES:
+                times = args[:1]
+            elif name in ("good_share", "goodput"):
+                times = tuple(self.picture.context.probe(probe).slo.limits())
+            else:
+                return None
+            for time in times:
+                held = self._held_back((time, *args[1:])) & self.picture.requests.of_probe(probe)
+                if count := int(np.count_nonzero(held)):
+                    return f"{count} streams of {probe} came in lumps: {time} tells of the way there"
         return None
 
     def _held_back(self, args: Args) -> Mask:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaosrunner.analysis.context import CheckContext
+from chaosrunner.analysis.context import CheckContext, ProbeContext, Slo
 from chaosrunner.playbook.expressions import parse
 from chaosrunner.timeline import rows
 from tests.analysis.tape import Tape, codes, context, facts, finding
@@ -69,6 +69,18 @@ def test_times_that_a_buffer_made_prove_nothing() -> None:
     direct = CheckContext(expression=parse("p95(ttft) < 1s"), probe="direct")
     told = facts(tape, context(checks=[direct]))
     assert [check.verdict for check in told.checks] == ["passed"]
+
+
+@pytest.mark.parametrize(("slo", "verdict"), [(Slo(ttft=20.0), "skipped"), (Slo(e2e=20.0), "passed")])
+def test_a_limit_on_times_that_a_buffer_made_proves_nothing(slo: Slo, verdict: str) -> None:
+    tape = Tape()
+    for sent in range(0, 100, 20):
+        stream(tape, sent, 16.5, 65, 64, first_token=sent + 16.5, probe="chat")
+    tape.end(120.0)
+    probes = (ProbeContext(name="chat", slo=slo),)
+    wanted = context("good_share == 100%", "goodput > 0", "success_rate == 100%", probes=probes)
+    checks = facts(tape, wanted).checks
+    assert [check.verdict for check in checks] == [verdict, verdict, "passed"]
 
 
 def test_blocks_of_a_buffer_are_lumps_too() -> None:
