@@ -314,13 +314,13 @@ class _Attempt:
             usage_asked=spec.expects_usage,
             expected_tokens=self._planned.expected_tokens,
             status=exchange.status,
-            retry_after="retry-after" in exchange.headers,
+            retry_after=exchange.status == 503 and "retry-after" in exchange.headers,
             transport=self._transport,
             limit=self._limit,
             cancelled=self.cancelled,
             loop_stalled=(self._limit is not None or self._transport is not None) and watch.stalled(),
             ended_properly=exchange.ended_properly,
-            unreadable=self._unreadable(),
+            unreadable=transcript.unreadable(exchange.headers),
             content=transcript.content,
             error=transcript.error.text if transcript.error is not None else None,
             finish_reason=transcript.finish_reason,
@@ -329,10 +329,6 @@ class _Attempt:
             terminal=transcript.terminal,
             tokens=tokens,
         )
-
-    def _unreadable(self) -> str | None:
-        headers = self._exchange.headers
-        return self._transcript.unreadable(headers.get("content-type", ""), headers.get("content-encoding", "identity"))
 
     def _error_text(self, success: bool) -> str | None:
         """What the other side, or the transport, said went wrong."""

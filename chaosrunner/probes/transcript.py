@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaosrunner.http import Headers
 from chaosrunner.probes.dialects import ANSWER, THOUGHT, Dialect, Frame, StreamError
 from chaosrunner.probes.finish import BAD_FINISH
 from chaosrunner.probes.framing import Event, TooLong
@@ -70,15 +71,17 @@ class Transcript:
     @property
     def unfinished(self) -> tuple[int, ...]:
         """Choices that began and have no finish_reason (yet)."""
-        return tuple(sorted(self._begun - self._finished))
+        return () if self._begun <= self._finished else tuple(sorted(self._begun - self._finished))
 
-    def unreadable(self, content_type: str, content_coding: str) -> str | None:
+    def unreadable(self, headers: Headers) -> str | None:
         """Why what came is no stream of events; None where it is one, or may have become one."""
         if self.too_long is not None or self._mode != "events":
             return self.too_long
         framing = self._framing
         if self.events - self.malformed if framing.any_text else self.events + self.comments:
             return None
+        content_type = headers.get("content-type", "")
+        content_coding = headers.get("content-encoding", "identity")
         if content_type.lower().startswith(framing.content_types):
             if not self.events and framing.may_become(bytes(self._body)):
                 return None

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaosrunner.http import Headers
 from chaosrunner.probes.framing import LONGEST
 from chaosrunner.probes.transcript import Transcript
 from chaosrunner.timeline.outcomes import Outcome
@@ -175,7 +176,7 @@ def test_an_endless_line_is_refused(dialect: Any) -> None:
         assert reads < 10
     assert (LONGEST >> 20) - 1 <= reads <= LONGEST >> 20
     assert transcript.too_long == f"a line of the stream is longer than {LONGEST} bytes"
-    assert transcript.unreadable("text/event-stream", "identity") == transcript.too_long
+    assert transcript.unreadable(Headers([(b"content-type", b"text/event-stream")])) == transcript.too_long
 
 
 def test_what_a_read_held_is_told() -> None:
