@@ -164,7 +164,7 @@ class Exchange:
         try:
             await self._carrier.start(self)
             if not self._over:
-                await self.wait.until_woken()
+                await self.wait.woken()
         except _Stopped:
             pass
         except TransportError as error:

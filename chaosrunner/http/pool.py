@@ -22,17 +22,21 @@ class Pool:
         self._idle: list[Connection] = []
         self._closed = False
 
-    async def take(self, exchange: Exchange) -> Connection:
-        """An idle connection that is alive, or a new one. Raises TransportError."""
+    def take(self, exchange: Exchange) -> Connection | None:
+        """An idle connection that is alive, where there is one."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_alive():
                 exchange.connection, exchange.remote, exchange.reused = connection.local, connection.remote, True
-                break
-        else:
-            connection = await self._dialer.open(exchange.wait, exchange, exchange.timeouts.connect)
-            if not exchange.over:
-                exchange.timings.connected = connection.opened
+                exchange.opened = connection.opened
+                return connection
+        return None
+
+    async def open(self, exchange: Exchange) -> Connection:
+        """A new connection. Raises TransportError."""
+        connection = await self._dialer.open(exchange.wait, exchange, exchange.timeouts.connect)
+        if not exchange.over:
+            exchange.timings.connected = connection.opened
         exchange.opened = connection.opened
         return connection
 
@@ -71,7 +75,7 @@ class Http1Carrier:
     async def start(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._response = Http1Response(exchange.came, bodiless=self._bodiless)
-        connection = await self._pool.take(exchange)
+        connection = self._pool.take(exchange) or await self._pool.open(exchange)
         if exchange.over:  # stopped while the connection was on its way to us
             self._pool.give_back(connection)
             return

@@ -14,15 +14,16 @@ class Wait:
         self.loop = loop
         self._future: asyncio.Future[None] | None = None
 
-    async def until_woken(self, deadline: float | None = None) -> None:
-        """Until `wake`; raises what `fail` is given, and TimeoutError (without an errno) at `deadline` (loop's clock).
+    def woken(self) -> asyncio.Future[None]:
+        """To be awaited at once: ends with `wake`, raises what `fail` is given. A `wake` before it is lost."""
+        self._future = self.loop.create_future()
+        return self._future
 
-        A `wake` before it is awaited is lost.
-        """
-        future = self._future = self.loop.create_future()
+    async def until_woken(self, deadline: float | None = None) -> None:
+        """As `woken`; raises TimeoutError (without an errno) at `deadline` (loop's clock)."""
         timer = self.loop.call_at(deadline, self.fail, TimeoutError()) if deadline is not None else None
         try:
-            await future
+            await self.woken()
         finally:
             if timer is not None:
                 timer.cancel()

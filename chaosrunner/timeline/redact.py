@@ -43,6 +43,11 @@ class Redactor:
         self._texts = sorted(found, key=len, reverse=True)
         self._bytes = list(dict.fromkeys(form.encode() for s in self._texts for form in _escaped(s)))
 
+    @property
+    def masks(self) -> bool:
+        """Whether there is anything to mask."""
+        return bool(self._bytes)
+
     def text(self, value: str) -> str:
         for secret in self._texts:
             value = value.replace(secret, MASK)

@@ -44,6 +44,7 @@ class Writer:
         self.manifest = manifest
         self._counts: Counter[type[Row]] = Counter()
         self._redactor = redactor or Redactor()
+        self._masks = self._redactor.masks
         self._encoder = msgspec.json.Encoder()
         self._next = 1
         self._listeners: list[Emit] = []
@@ -69,7 +70,9 @@ class Writer:
         row.id = self._next
         self._next += 1
         kind = type(row)
-        line, told = self._masked(row, self._encoder.encode(row))
+        line, told = self._encoder.encode(row), row
+        if self._masks:
+            line, told = self._masked(row, line)
         self._counts[kind] += 1
         waiting = self._waiting
         waiting.append(line)
