@@ -22,7 +22,7 @@ from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import PODS, Object, meta
 from chaosrunner.cluster.session import JSON_PATCH, Answer, ApiError, Cluster, Unreachable
 from chaosrunner.faults.base import Context, Problem, TargetResult, refuse
-from chaosrunner.faults.network import CAN, Kind, NetworkEffect, Seen
+from chaosrunner.faults.network import ALONE, CAN, Kind, NetworkEffect, Seen, Standing
 from chaosrunner.journal import fields, injected
 from chaosrunner.journal.injected import Status
 from chaosrunner.journal.journal import Entry, Injected, new_name
@@ -306,7 +306,9 @@ class EphemeralContainer:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
 
-    async def check(self, cluster: Cluster, pod: Object, effect: NetworkEffect) -> list[Problem]:
+    async def check(
+        self, cluster: Cluster, pod: Object, effect: NetworkEffect, standing: Standing = ALONE
+    ) -> list[Problem]:
         """Raises Unreachable."""
         spec, name = pod.get("spec") or {}, meta(pod)["name"]
         if spec.get("hostNetwork"):

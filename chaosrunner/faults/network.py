@@ -85,6 +85,18 @@ class Seen(NamedTuple):
     detail: str
 
 
+class Standing(NamedTuple):
+    """What this run does to a Pod's network already."""
+
+    entries: frozenset[str] = frozenset()
+    """Entries of the journal that are to be undone still, of other Pods too."""
+    effects: tuple[NetworkEffect, ...] = ()
+    """Effects that are not there yet: a plan's, of the steps before."""
+
+
+ALONE = Standing()
+
+
 class Driver(Protocol):
     """One way to make network effects."""
 
@@ -96,7 +108,9 @@ class Driver(Protocol):
     heals_itself: bool
     """Whether the target ends the effect by itself, whatever became of us and of the API server."""
 
-    async def check(self, cluster: Cluster, pod: Object, effect: NetworkEffect) -> list[Problem]:
+    async def check(
+        self, cluster: Cluster, pod: Object, effect: NetworkEffect, standing: Standing = ALONE
+    ) -> list[Problem]:
         """Whether it can work here, as far as reading and dry runs tell; a refusal says why not."""
         ...
 
@@ -174,7 +188,9 @@ class Network:
     ) -> None:
         """`effect` without peers and spared networks, which are looked up when it is made."""
         self.pods = list(pods)
-        self._effect = effect
+        self.effect = effect
+        self.before: Mapping[str, Sequence[NetworkEffect]] = {}
+        """Of a plan: what the steps before it do to the network of Pods, by UID."""
         self._peers = peers
         self._drivers = list(drivers)
         self._keep_ready = keep_ready
@@ -184,7 +200,8 @@ class Network:
         preview = Preview(undo="restore")
         for pod in self.pods:
             effect = await self._aimed(context.cluster, pod)
-            driver, problems = await self._choose(context.cluster, pod, effect)
+            standing = Standing(effects=tuple(self.before.get(str(meta(pod).get("uid")), ())))
+            driver, problems = await self._choose(context.cluster, pod, effect, standing)
             preview.problems += problems
             by = f", by {driver.name}" if driver is not None else ""
             touch = Touch(action=self.name, target=target_of(pod), predicted="accepted", reason=effect.text() + by)
@@ -198,7 +215,8 @@ class Network:
         result = FaultResult()
         for pod in self.pods:
             effect = await self._aimed(context.cluster, pod)
-            driver, problems = await self._choose(context.cluster, pod, effect)
+            standing = Standing(entries=frozenset(entry.entry for entry in context.journal.open()))
+            driver, problems = await self._choose(context.cluster, pod, effect, standing)
             if driver is None:
                 raise UserError("; ".join(problem.text for problem in problems))
             done, entry = await driver.apply(context, pod, effect, self.name)
@@ -242,11 +260,11 @@ class Network:
         hosts = [host["ip"] for host in (pod.get("status") or {}).get("hostIPs") or [] if host.get("ip")]
         spare = [f"{ip}/128" if ":" in ip else f"{ip}/32" for ip in hosts] if self._keep_ready else []
         return msgspec.structs.replace(
-            self._effect, peer=self._peers.name, peers=peers, spare=tuple(spare), spare_gateway=self._keep_ready
+            self.effect, peer=self._peers.name, peers=peers, spare=tuple(spare), spare_gateway=self._keep_ready
         )
 
     async def _choose(
-        self, cluster: Cluster, pod: Object, effect: NetworkEffect
+        self, cluster: Cluster, pod: Object, effect: NetworkEffect, standing: Standing
     ) -> tuple[Driver | None, list[Problem]]:
         """The first driver that can make the effect on this Pod, with its warnings; else why each cannot."""
         refused: list[Problem] = []
@@ -257,7 +275,7 @@ class Network:
                 how = f"drivers.network of the drill: {' or '.join(able)}"
                 refused.append(Problem(severity="refuse", code="driver_cannot", text=text, how=how))
                 continue
-            problems = await driver.check(cluster, pod, effect)
+            problems = await driver.check(cluster, pod, effect, standing)
             if any(problem.severity == "refuse" for problem in problems):
                 refused += problems
             elif driver.needs_addresses and effect.peer != "everywhere" and not effect.peers:

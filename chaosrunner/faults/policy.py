@@ -16,7 +16,7 @@ from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import NETWORK_POLICIES, PODS, Object, labels, meta
 from chaosrunner.cluster.session import Answer, ApiError, Cluster, Unreachable
 from chaosrunner.faults.base import Context, Problem, TargetResult, refuse
-from chaosrunner.faults.network import CAN, NetworkEffect, Seen
+from chaosrunner.faults.network import ALONE, CAN, NetworkEffect, Seen, Standing
 from chaosrunner.faults.reach import reached
 from chaosrunner.journal import fields
 from chaosrunner.journal.journal import Created, Entry, Field, new_name
@@ -54,7 +54,9 @@ class NetworkPolicyDriver:
         """`probed`: whether the probes' requests come from the side that is cut."""
         self._probed = probed
 
-    async def check(self, cluster: Cluster, pod: Object, effect: NetworkEffect) -> list[Problem]:
+    async def check(
+        self, cluster: Cluster, pod: Object, effect: NetworkEffect, standing: Standing = ALONE
+    ) -> list[Problem]:
         name, namespace = meta(pod)["name"], meta(pod)["namespace"]
         if (pod.get("spec") or {}).get("hostNetwork"):
             return [refuse("host_network", f"{name} is in its node's network, which no policy is about")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import ip_address
 
 import anyio
@@ -13,7 +14,7 @@ from chaosrunner.cluster.resources import Object, meta
 from chaosrunner.cluster.session import ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
 from chaosrunner.faults.base import Context, Problem, TargetResult, refuse
-from chaosrunner.faults.network import CAN, NetworkEffect, Seen, addresses
+from chaosrunner.faults.network import ALONE, CAN, NetworkEffect, Seen, Standing, addresses
 from chaosrunner.faults.reach import reached
 from chaosrunner.http.toxiproxy import Proxy, Refused, Toxic, Toxiproxy
 from chaosrunner.journal import toxic as toxics
@@ -50,7 +51,9 @@ class ToxiproxyDriver:
         self._url = url
         self._proxy = proxy
 
-    async def check(self, cluster: Cluster, pod: Object, effect: NetworkEffect) -> list[Problem]:
+    async def check(
+        self, cluster: Cluster, pod: Object, effect: NetworkEffect, standing: Standing = ALONE
+    ) -> list[Problem]:
         if self._url is None:
             how = "give drivers.toxiproxy.url in the drill"
             return [refuse("no_toxiproxy", "nobody says where Toxiproxy is", how)]
@@ -71,7 +74,7 @@ class ToxiproxyDriver:
         if name not in proxies:
             text = f"Toxiproxy at {self._url} has no proxy {name}"
             return [refuse("no_such_proxy", text, "say in drivers.toxiproxy.proxy how the proxy of a Pod is called")]
-        return _problems(proxies[name], pod, effect)
+        return _problems(proxies[name], pod, effect, standing)
 
     async def apply(
         self, context: Context, pod: Object, effect: NetworkEffect, fault: str
@@ -79,7 +82,7 @@ class ToxiproxyDriver:
         """Sends again what nobody answered, for as long as the cluster may be away: names make that harmless."""
         assert self._url is not None, "checked"
         name, target = new_name(), target_of(pod)
-        wanted = [_toxic(effect, stream, toxics.name(name, stream)) for stream in _streams(effect)]
+        wanted = _wanted(effect, name)
         made = Made(url=self._url, proxy=self._name(pod), toxics=tuple(msgspec.to_builtins(each) for each in wanted))
         entry = await context.journal.intend(fault=fault, target=target, made=made, name=name)
         result = TargetResult(target=target, answer="accepted", expected=True)
@@ -176,6 +179,10 @@ def _streams(effect: NetworkEffect) -> tuple[str, ...]:
     return STREAMS[effect.direction]
 
 
+def _wanted(effect: NetworkEffect, entry: str) -> list[Toxic]:
+    return [_toxic(effect, stream, toxics.name(entry, stream)) for stream in _streams(effect)]
+
+
 def _toxic(effect: NetworkEffect, stream: str, name: str) -> Toxic:
     match effect.kind:
         case "partition":
@@ -192,7 +199,7 @@ def _toxic(effect: NetworkEffect, stream: str, name: str) -> Toxic:
     return Toxic(name=name, type=kind, stream=stream, attributes=attributes)
 
 
-def _problems(proxy: Proxy, pod: Object, effect: NetworkEffect) -> list[Problem]:
+def _problems(proxy: Proxy, pod: Object, effect: NetworkEffect, standing: Standing) -> list[Problem]:
     name = meta(pod)["name"]
     if not proxy.enabled:
         return [refuse("proxy_disabled", f"proxy {proxy.name} is disabled: nothing comes through it")]
@@ -207,14 +214,39 @@ def _problems(proxy: Proxy, pod: Object, effect: NetworkEffect) -> list[Problem]
     if effect.ports and (not port.isdecimal() or int(port) not in effect.ports):
         ports = ", ".join(map(str, effect.ports))
         return [refuse("other_port", f"proxy {proxy.name} leads to port {port}; the playbook names {ports}")]
-    ours = [each.name for each in proxy.toxics if each.name.startswith(toxics.PREFIX)]
-    if ours:
-        text = f"proxy {proxy.name} has {', '.join(ours)}, which a run left there or needs still"
+    ours = [each for each in proxy.toxics if toxics.entry_of(each.name) in standing.entries]
+    theirs = [each.name for each in proxy.toxics if each not in ours]
+    left = [name for name in theirs if toxics.entry_of(name) is not None]
+    if left:
+        text = f"proxy {proxy.name} has {', '.join(left)}, which a run left there or needs still"
         found.append(refuse("undo_pending", text, "chaosrunner recover"))
-    elif proxy.toxics:
-        text = f"proxy {proxy.name} has toxics already: {', '.join(each.name for each in proxy.toxics)}"
+    elif theirs:
+        text = f"proxy {proxy.name} has toxics already: {', '.join(theirs)}"
         found.append(Problem(severity="warn", code="other_toxics", text=text))
+    planned = [toxic for each in standing.effects for toxic in _wanted(each, "")]
+    if why := _clash(_wanted(effect, ""), [*ours, *planned]):
+        how = "end the one before: by heal, or by a hold as long as it stands"
+        found.append(refuse("effects_clash", f"on proxy {proxy.name} stands an effect of this run: {why}", how))
     return found
+
+
+CUTS = ("timeout", "reset_peer")
+"""Toxics that let nothing through."""
+
+
+def _clash(wanted: Sequence[Toxic], there: Sequence[Toxic]) -> str | None:
+    """Why toxics cannot be told from those that are there; None where each does what it is for beside them."""
+    for one in wanted:
+        for other in there:
+            if one.stream != other.stream:
+                continue
+            if one.type == other.type:
+                return f"two toxics {one.type} {one.stream} cannot be told apart, whichever bites"
+            if one.type in CUTS and other.type in CUTS:
+                return (
+                    f"{one.type} and {other.type} {one.stream} exclude each other: a connection falls silent or breaks"
+                )
+    return None
 
 
 def _is_address(host: str) -> bool:

@@ -51,6 +51,11 @@ def name(entry: str, stream: str) -> str:
     return f"{PREFIX}{entry}-{stream}"
 
 
+def entry_of(name: str) -> str | None:
+    """The entry that added the toxic of this name; None where it is none of ours."""
+    return name.removeprefix(PREFIX).rpartition("-")[0] if name.startswith(PREFIX) else None
+
+
 def settings(entry: Entry) -> list[Setting]:
     """The toxics of an entry, as they were sent."""
     assert isinstance(entry.made, Toxic)
@@ -127,8 +132,7 @@ async def left(url: str, clock: Clock, connection: Connection) -> list[Entry]:
         async with Toxiproxy(url, clock) as client:
             for proxy in await client.proxies():
                 for toxic in proxy.toxics:
-                    if toxic.name.startswith(PREFIX):
-                        entry = toxic.name.removeprefix(PREFIX).rpartition("-")[0]
+                    if (entry := entry_of(toxic.name)) is not None:
                         found.setdefault((entry, proxy.name), []).append(toxic)
     return [
         Entry(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from chaosrunner.cluster.drain import RETRY_EVERY
 from chaosrunner.cluster.resources import Object
 from chaosrunner.cluster.session import ApiError, Cluster
 from chaosrunner.errors import Refused, UserError
+from chaosrunner.faults import network
 from chaosrunner.faults.base import Fault, PlanContext, Preview, Problem, Touch
 from chaosrunner.plan import access, reach, routing
 from chaosrunner.plan.access import Right
@@ -160,6 +162,17 @@ async def _rights(bound: BoundDrill, cluster: Cluster, namespace: str, **known: 
     return access.answer(rights, await review(cluster, list(rights)))
 
 
+@dataclass
+class _Disturbed:
+    """Pods whose network an earlier step disturbs still."""
+
+    step: str
+    uids: set[str]
+    effect: network.NetworkEffect
+    left: float
+    """For how long at the most, seconds."""
+
+
 class _Simulation:
     """Goes through the steps as they would go: budgets are spent, candidates taken, nodes cordoned."""
 
@@ -177,6 +190,7 @@ class _Simulation:
         self._taken = 0
         """Pods of the workload taken away since the beginning."""
         self._cordoned: set[str] = set()
+        self._disturbed: list[_Disturbed] = []
 
     async def step(self, index: int, step: Step) -> StepPlan:
         planned = StepPlan(index=index, step=step.kind, name=step.title, text=describe(step))
@@ -191,6 +205,13 @@ class _Simulation:
             case Wait():
                 self._context.recovered()
                 self._away = 0
+                self._disturbed.clear()  # nobody knows how long it takes
+            case Hold() as body:
+                for disturbed in self._disturbed:
+                    disturbed.left -= body.for_
+                self._disturbed = [each for each in self._disturbed if each.left > 0]
+            case Heal() as body:
+                self._disturbed = [each for each in self._disturbed if each.step != body.step]
         where = f"step {index + 1} ({step.title}): "
         self.problems[before:] = [
             msgspec.structs.replace(problem, text=where + problem.text) for problem in self.problems[before:]
@@ -211,7 +232,7 @@ class _Simulation:
         if len(chosen) < len(pool):
             for c in pool:
                 planned.alternatives += await self._alone(body, resolved.pod(c.uid))
-        await self._preview(planned, lambda: self._means.pod_fault(body, [resolved.pod(c.uid) for c in chosen]))
+        await self._preview(planned, lambda: self._aimed(planned, body, chosen))
         for c in pool:  # whichever of them it takes when it fires
             if self._place.is_pod(c.name, c.namespace):
                 text = f"chaosrunner itself runs in Pod {c.name}, which is a candidate"
@@ -222,6 +243,15 @@ class _Simulation:
             self._take(chosen)
         else:
             self._hit(chosen)
+
+    def _aimed(self, planned: StepPlan, body: PodStep, chosen: Sequence[Candidate]) -> Fault:
+        """The fault of a step; one of the network knows of those that stand by then."""
+        fault = self._means.pod_fault(body, [self._resolved.pod(c.uid) for c in chosen])
+        if isinstance(fault, network.Network):
+            uids = {c.uid for c in chosen}
+            fault.before = {uid: [each.effect for each in self._disturbed if uid in each.uids] for uid in uids}
+            self._disturbed.append(_Disturbed(planned.name, uids, fault.effect, fault.effect.duration))
+        return fault
 
     async def _alone(self, body: PodStep, pod: Object) -> list[Touch]:
         """What a step would do to one candidate alone; nothing where that cannot be planned: it is told elsewhere."""

@@ -17,8 +17,9 @@ import msgspec
 import pytest
 
 from chaosrunner.cluster.session import Unreachable
-from chaosrunner.faults.base import Context
-from chaosrunner.faults.network import NetworkEffect
+from chaosrunner.errors import UserError
+from chaosrunner.faults.base import Context, PlanContext
+from chaosrunner.faults.network import Network, NetworkEffect, Peers
 from chaosrunner.faults.toxiproxy import ToxiproxyDriver
 from chaosrunner.http.toxiproxy import Proxy, Toxic
 from chaosrunner.journal import toxic as toxics
@@ -264,6 +265,62 @@ async def test_leftovers_are_found_by_name(place: Place) -> None:
     decision = await toxics.undo(place.world.cluster, found, "applied", place.world.emitted.append)
     assert decision.state == "undone"
     assert [each.name for each in (await place.proxy()).toxics] == ["theirs"]
+
+
+async def problems_of(place: Place, kind: str, *before: NetworkEffect, **effect: Any) -> list[tuple[str, str]]:
+    """What a plan says of an effect after others, and what a run does that has made those that stand."""
+    fault = Network([place.pod], effect_of(kind, **effect), Peers("gateway", ("127.0.0.1/32",)), [place.driver])
+    fault.before = {place.pod["metadata"]["uid"]: before}
+    planned = await fault.plan(PlanContext(cluster=place.world.cluster, pdbs=[]))
+    return [(problem.code, problem.text) for problem in planned.problems if problem.severity == "refuse"]
+
+
+async def test_effects_of_one_run_stand_beside_each_other_and_end_one_by_one(place: Place) -> None:
+    peers = Peers("gateway", ("127.0.0.1/32",))
+    made = []
+    for effect in (effect_of("latency", seconds=0.2), effect_of("rate", bits_per_second=4e5), effect_of("partition")):
+        fault = Network([place.pod], effect, peers, [place.driver])
+        assert (await fault.apply(place.context)).result == "ok"
+        assert (await fault.verify(place.context)).result == "ok"
+        made.append(fault)
+    delay, rate, cut = made
+
+    async def types() -> set[str]:
+        return {toxic.type for toxic in (await place.proxy()).toxics}
+
+    assert await types() == {"latency", "bandwidth", "timeout"}
+    await cut.undo(place.context)
+    assert await types() == {"latency", "bandwidth"}
+    # 15 kB at 50 kB/s take 0.3 s, and come 0.2 s later.
+    began = time.monotonic()
+    assert (await fetch(place.link.port, request("GET", "/bytes/15000"), 10)).status == 200
+    assert time.monotonic() - began >= 0.45
+    assert await delay.verify_undone(place.context) is False
+    await delay.undo(place.context)
+    assert await types() == {"bandwidth"}
+    assert await delay.verify_undone(place.context) is True
+    assert (await rate.verify(place.context)).result == "ok"
+    await rate.undo(place.context)
+    assert await types() == set()
+
+
+async def test_effects_that_cannot_be_told_apart_are_refused(place: Place) -> None:
+    delay, cut = effect_of("latency", seconds=0.1), effect_of("partition")
+    assert await problems_of(place, "rate", delay, cut, bits_per_second=1e6) == []
+    assert await problems_of(place, "latency", delay, seconds=0.2, direction="in") == []
+    why = f"on proxy {PROXY} stands an effect of this run: "
+    (twice,) = await problems_of(place, "latency", delay, seconds=0.2)
+    (both,) = await problems_of(place, "reject", cut)
+    assert twice == ("effects_clash", f"{why}two toxics latency downstream cannot be told apart, whichever bites")
+    ways = "a connection falls silent or breaks"
+    assert both == ("effects_clash", f"{why}reset_peer and timeout upstream exclude each other: {ways}")
+    # And where they stand already: a run that finds its own refuses, one that finds another's says whose to undo.
+    entry = await place.apply(kind="partition")
+    fault = Network([place.pod], effect_of("reject"), Peers("gateway", ("127.0.0.1/32",)), [place.driver])
+    with pytest.raises(UserError, match="exclude each other"):
+        await fault.apply(place.context)
+    assert [code for code, _ in await problems_of(place, "rate", bits_per_second=1e6)] == ["undo_pending"]
+    assert await place.undo(entry) == ("undone", None)
 
 
 async def test_a_plan_says_why_it_cannot_work_here(place: Place) -> None:

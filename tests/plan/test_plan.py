@@ -16,6 +16,8 @@ from chaosrunner.lab.embedded.access import Account, Rule
 from chaosrunner.plan.plan import Plan, StepPlan, make_plan
 from chaosrunner.playbook.load import BoundDrill, load_drill
 from tests.faults.world import NAMESPACE, Object, World, running
+from tests.toxiproxy.links import PROXY
+from tests.toxiproxy.links import running as link_running
 
 CHAT = {"app": "chat"}
 EVICT = "evict: {pods: 1}"
@@ -441,3 +443,26 @@ async def test_a_headless_service_shows_the_pod_and_keeps_connections(tmp_path: 
         world.store.load("services", [{**service, "spec": {**service["spec"], "clusterIP": "None"}}])
         plan = await planned(world, EXPOSED, WARM, endpoint='{url: "http://chat:80"}')
         assert codes(plan, "warn") == ["sticky_connections"]
+
+
+@pytest.mark.anyio
+async def test_effects_on_one_network_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+    async with link_running("gateway") as link, running(tmp_path) as world:
+        await chat(world, 1)
+        pod = world.store.get("pods", "chat-1", NAMESPACE)
+        world.store.load("pods", [{**pod, "status": {**pod["status"], "podIP": "127.0.0.1"}}])
+        drivers = f"drivers: {{network: toxiproxy, toxiproxy: {{url: '{link.url}', proxy: {PROXY}}}}}"
+        slow = "{name: slow, network: {latency: 100ms, for: 30s}}"
+
+        async def refused(*steps: str) -> list[str]:
+            plan = await planned(world, slow, *steps, drill=drivers)
+            return [problem.text for problem in plan.problems if problem.severity == "refuse"]
+
+        why = f"step 3 (network): on proxy {PROXY} stands an effect of this run: two toxics latency downstream cannot"
+        (found,) = await refused("network: {latency: 200ms}")
+        assert found.startswith(why)
+        assert await refused("network: {rate: 1mbit}") == []
+        assert len(await refused("hold: {for: 20s}", "network: {latency: 200ms}")) == 1
+        # By then the first has ended, or may have.
+        for between in ("hold: {for: 30s}", "heal: {step: slow}", 'wait: {until: "success_rate >= 0.9"}'):
+            assert await refused(between, "network: {latency: 200ms}") == []
