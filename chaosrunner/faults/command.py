@@ -62,7 +62,8 @@ class Command:
     """Runs commands for each Pod: one that makes a change, and those that look at it and take it back.
 
     Exit code 0 means that it worked, or that it is as it should be. A change whose command failed may have been made
-    in part: it is undone too.
+    in part: it is undone too. One that still runs when the runner dies is ended before its undo by whoever undoes it,
+    on Linux; elsewhere nobody finds it, of which the plan warns.
     """
 
     name = "command"
@@ -84,6 +85,9 @@ class Command:
             said = shlex.join(_filled(self._commands.apply, values))
             preview.touches.append(Touch(action=self.name, target=target_of(pod), reason=said))
         preview.problems += found.values()
+        if self._commands.undo is not None and not ran.sees_orphans():
+            how = "run the drill on Linux, or let undo end what apply began"
+            preview.problems.append(Problem(severity="warn", code="orphans_unseen", text=ran.UNSEEN, how=how))
         if self._commands.undo is not None:
             preview.stays = f"what {self._commands.apply[0]} changed stays until {self._commands.undo[0]} undoes it"
         return preview

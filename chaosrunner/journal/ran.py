@@ -36,6 +36,14 @@ TAIL = 2000
 STARTING = 0.3
 """Seconds within which a command that was being started when its runner died has begun."""
 
+PROC = Path("/proc")
+"""Where Linux shows processes with their environment (proc(5))."""
+
+UNSEEN = (
+    "a command whose runner dies while it runs cannot be found on this system (no /proc): it may go on after its undo"
+)
+"""What a person is told where there is none."""
+
 LINGER = 0.5
 """Seconds for which the output of a command that has ended is read, where children of it keep it open."""
 
@@ -95,11 +103,13 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 async def undo(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fields.Decision:
-    """Runs the undo command, and the one that verifies it. A command of a runner that died is ended first."""
+    """Runs the undo command, and the one that verifies it. A command of a runner that died is ended first, on Linux;
+    elsewhere it cannot be found, and the decision says so."""
     made = entry.made
     assert isinstance(made, Ran)
     if made.undo is None:
         return fields.Decision(state="already_undone", detail="there is no command that undoes it")
+    unseen = state == "intent" and not sees_orphans()
     if state == "intent":
         await anyio.sleep(STARTING)
         end_orphans(entry.entry)
@@ -113,7 +123,7 @@ async def undo(cluster: Cluster, entry: Entry, state: State, emit: Emit) -> fiel
         seen = await run(made.verify_undone, entry.entry, "verify_undone", made)
         if not seen.ok:
             return fields.Decision(state="undo_failed", detail=f"verify_undone: {seen.text}")
-    return fields.Decision(state="undone")
+    return fields.Decision(state="undone", detail=UNSEEN if unseen else None)
 
 
 def command(entry: Entry) -> str:
@@ -126,14 +136,19 @@ def command(entry: Entry) -> str:
     return f"cd {shlex.quote(made.folder)} && {shlex.join(['env', *variables, *made.undo])}"
 
 
+def sees_orphans() -> bool:
+    """Whether `end_orphans` can find any on this system."""
+    return (PROC / "self" / "environ").exists()
+
+
 def end_orphans(entry: str) -> int:
     """Kills what still runs of an entry's apply command, which nobody awaits any more; how many processes that was.
 
-    Known by their environment (proc(5)); where that cannot be read, as on macOS, none is.
+    Known by their environment, which Linux shows in `PROC`; elsewhere, as on macOS, none is found (`sees_orphans`).
     """
     found = 0
     wanted = {f"{ENTRY}={entry}".encode(), f"{VERB}=apply".encode()}
-    for folder in Path("/proc").glob("[0-9]*"):
+    for folder in PROC.glob("[0-9]*"):
         try:
             if wanted <= set((folder / "environ").read_bytes().split(b"\0")):
                 os.kill(int(folder.name), signal.SIGKILL)

@@ -14,7 +14,7 @@ from chaosrunner.cluster import ClusterConfig, connect
 from chaosrunner.faults.base import Context, PlanContext
 from chaosrunner.faults.command import Command, Commands
 from chaosrunner.journal import process, ran
-from chaosrunner.journal.journal import NAME, Connection, Journal, Reopened
+from chaosrunner.journal.journal import NAME, Connection, Journal, Ran, Reopened
 from chaosrunner.journal.undo import undo_all
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.clock import Clock
@@ -146,6 +146,26 @@ async def test_a_plan_knows_what_can_be_filled_in(world: World) -> None:
     ]
 
 
+async def test_where_orphans_cannot_be_found_plan_and_undo_say_so(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS: a command that outlives its runner is nobody's to end there."""
+    context, fault = world.context(), Command([world.pod("chat-1")], switch(tmp_path / "changed"))
+    begun_only = Ran(undo=("true",), timeout=5.0, folder=str(tmp_path))
+    target, told = rows.Target(kind="Pod", name="chat-1"), []
+    (tmp_path / "linux" / "self").mkdir(parents=True)
+    (tmp_path / "linux" / "self" / "environ").touch()
+    for proc in ("linux", "none"):
+        monkeypatch.setattr(ran, "PROC", tmp_path / proc)
+        await context.journal.intend(fault="command", target=target, made=begun_only)
+        (result,) = await undo_all(world.cluster, context.journal, world.emitted.append)
+        planned = await fault.plan(PlanContext(world.cluster, []))
+        told.append((result.state, result.detail, [(each.severity, each.text) for each in planned.problems]))
+    assert told == [("undone", None, []), ("undone", ran.UNSEEN, [("warn", ran.UNSEEN)])]
+    bare = Command(fault.pods, Commands(apply=("true",)))
+    assert (await bare.plan(PlanContext(world.cluster, []))).problems == []
+
+
 async def test_a_command_that_hangs_is_killed_with_its_children(world: World, tmp_path: Path) -> None:
     context, child = world.context(), tmp_path / "child"
     commands = Commands(
@@ -257,7 +277,7 @@ async def victim(kubeconfig: str, folder: str, slow: str) -> None:
         await anyio.sleep_forever()
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="orphans are known by /proc")
+@pytest.mark.skipif(not ran.sees_orphans(), reason="orphans are known by /proc")
 @pytest.mark.parametrize(
     ("slow", "after"),
     [
