@@ -154,6 +154,7 @@ def test_what_a_killed_rehearsal_left_is_put_back_by_the_next(state: Path, tmp_p
     assert cordoned() == []
 
 
+@pytest.mark.slow
 def test_a_rehearsal_on_a_lab_of_its_own_that_is_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The lab ends with it, and `lab down` clears what is left."""
     folder = tmp_path_factory.mktemp("own")

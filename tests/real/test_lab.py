@@ -77,8 +77,12 @@ def test_an_account_without_rights(real_lab: RealLab) -> None:
     assert "forbidden" in kubectl("get", "pods").stderr
 
 
-def test_a_killed_keeper_takes_all_with_it_and_the_next_up_clears_what_is_left(folder: Path) -> None:
+def test_nothing_is_left_of_a_killed_keeper_when_the_next_is_up_nor_of_that_when_it_is_ended(folder: Path) -> None:
+    mounts = Path("/proc/self/mountinfo").read_text()
+    names = sorted(Path("/run/netns").glob("*"))
     told = real_lab_command("up", "--nodes", "1", state=folder)
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert sorted(Path("/run/netns").glob("*")) == names
     state = State(folder)
     inside = str(Path(told["network"]).readlink())
     ended = os.pidfd_open(told["pid"])
@@ -90,6 +94,12 @@ def test_a_killed_keeper_takes_all_with_it_and_the_next_up_clears_what_is_left(f
     assert "no lab stands" in refused("status", state=folder)
     told = real_lab_command("up", "--nodes", "1", state=folder)
     assert real_lab_command("status", state=folder)["pid"] == told["pid"]
+    inside = str(Path(told["network"]).readlink())
+    assert real_lab_command("down", state=folder) == {"ended": True}
+    assert inside not in networks()
+    assert not folder.exists()
+    assert [one for one, _, _ in os.walk(cgroups.ROOT) if state.name in one] == []
+    assert real_lab_command("down", state=folder) == {"ended": False}
 
 
 @pytest.mark.slow
@@ -124,17 +134,3 @@ def networks() -> set[str]:
         except OSError:
             continue
     return found
-
-
-def test_nothing_is_left_when_it_is_ended(folder: Path) -> None:
-    mounts = Path("/proc/self/mountinfo").read_text()
-    names = sorted(Path("/run/netns").glob("*"))
-    told = real_lab_command("up", "--nodes", "1", state=folder)
-    assert Path("/proc/self/mountinfo").read_text() == mounts
-    assert sorted(Path("/run/netns").glob("*")) == names
-    inside = str(Path(told["network"]).readlink())
-    assert real_lab_command("down", state=folder) == {"ended": True}
-    assert inside not in networks()
-    assert not folder.exists()
-    assert [one for one, _, _ in os.walk(cgroups.ROOT) if State(folder).name in one] == []
-    assert real_lab_command("down", state=folder) == {"ended": False}
