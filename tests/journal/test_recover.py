@@ -103,7 +103,10 @@ async def test_what_somebody_changed_in_between_is_kept(tmp_path: Path) -> None:
         nodes = [world.node(name) for name in ("n1", "n2", "n3")]
         await died(world, nodes)
         world.schedule("n1", False)  # an operator brought it back
-        world.store.mutate("nodes", "n2", None, lambda node: node["metadata"]["annotations"].clear())
+        for wanted in (False, True):  # another one wants the same, and wrote it last
+            world.schedule("n2", wanted)
+        # Stripped of what tells of us; the API server still names us as the field's only writer.
+        world.store.mutate("nodes", "n3", None, lambda node: node["metadata"]["annotations"].clear())
 
         results = await recover(journals(world), opener)
 

@@ -152,9 +152,9 @@ class ApiServer:
             case "create":
                 return _json(*verbs.create(store, target, account, body, content_type, query))
             case "update":
-                return _json(*verbs.replace(store, target, body, content_type, query))
+                return _json(*verbs.replace(store, target, body, content_type, query, _manager(request)))
             case "patch":
-                return _json(*verbs.patch(store, target, body, content_type, query))
+                return _json(*verbs.patch(store, target, body, content_type, query, _manager(request)))
             case "delete":
                 return _json(*verbs.delete(store, target, body, content_type, query))
             case _:
@@ -332,6 +332,12 @@ def _json(status: int, body: Json, content_type: str = "application/json") -> we
 def _text(status: int, text: str) -> web.Response:
     headers = _headers("text/plain; charset=utf-8") | {"X-Content-Type-Options": "nosniff"}
     return web.Response(status=status, body=text.encode(), headers=headers)
+
+
+def _manager(request: web.BaseRequest) -> str:
+    """Whose the changed fields are; who does not say goes by the program (apiserver/pkg/endpoints/handlers/create.go,
+    managerOrUserAgent)."""
+    return request.query.get("fieldManager") or request.headers.get("User-Agent", "").partition("/")[0] or "unknown"
 
 
 def _wants(request: web.BaseRequest, kind: str) -> bool:

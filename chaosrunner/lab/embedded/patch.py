@@ -3,7 +3,7 @@
 - `merge_patch`: RFC 7386
 - `json_patch`: RFC 6902
 - `strategic_merge`: Kubernetes' own: lists of objects merge by a key, with `$patch` directives. Server-side apply uses
-  it too; the lab keeps no field managers, so an apply adds and changes, and never removes.
+  it too, as an update: who applied which field is not kept, so an apply adds and changes, and never removes.
 """
 
 from __future__ import annotations

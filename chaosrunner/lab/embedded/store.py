@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import msgspec
 
-from chaosrunner.lab.embedded import defaults, errors, validation
+from chaosrunner.lab.embedded import defaults, errors, managers, validation
 from chaosrunner.lab.embedded.errors import ApiError
 from chaosrunner.lab.embedded.resources import STORED, Resource
 from chaosrunner.lab.embedded.selectors import FieldSelector, Selector, matcher
@@ -239,12 +239,20 @@ class Store:
             old = self.find(resource, new["metadata"]["name"], new["metadata"].get("namespace"))
             self._put(kind, "MODIFIED" if old else "ADDED", new, old)
 
-    def update(self, resource: str, obj: Json, *, subresource: str | None = None, dry_run: bool = False) -> Json:
+    def update(
+        self,
+        resource: str,
+        obj: Json,
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+        manager: str | None = None,
+    ) -> Json:
         """Replace an object, or with a subresource (status, ephemeralcontainers) only that part; without, all but the
         status.
 
         metadata.resourceVersion, if given, must be the present one, and so must metadata.uid (409). Some kinds demand
-        the version (422).
+        the version (422). `manager` is whose fields become what changes; None for the lab's own controllers.
         """
         kind = STORED[resource]
         with _readable(kind):
@@ -268,6 +276,9 @@ class Store:
         with _readable(kind):
             defaults.on_update(kind, new)
             validation.check(kind, new, old, subresource)
+        if new != old and subresource is None and (manager or present.get("managedFields")):
+            writers = managers.fields_after(old, new, manager or managers.CONTROLLERS, timestamp(self.now()))
+            new["metadata"] |= {"managedFields": writers}
         if dry_run:
             return new
         if new == old:
@@ -470,9 +481,8 @@ class Store:
             return merged
         new["kind"], new["apiVersion"] = kind.kind, kind.api_version
         meta = new["metadata"]
-        meta.pop("managedFields", None)
         for field in ("namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
-                      "deletionGracePeriodSeconds", "generateName"):  # fmt: skip
+                      "deletionGracePeriodSeconds", "generateName", "managedFields"):  # fmt: skip
             meta.pop(field, None)
             if field in present:
                 meta[field] = present[field]

@@ -129,13 +129,15 @@ def _check_place(target: Target, obj: Json, *, named: bool = True) -> None:
         )
 
 
-def replace(store: Store, target: Target, body: bytes, content_type: str, query: Mapping[str, str]) -> Answer:
-    """update (PUT), also of /status and /scale."""
+def replace(
+    store: Store, target: Target, body: bytes, content_type: str, query: Mapping[str, str], manager: str
+) -> Answer:
+    """update (PUT), also of /status and /scale. `manager`: who writes."""
     obj = read_object(body, content_type)
     dry_run = is_dry_run(query, "UpdateOptions")
     if target.subresource == "scale":
         _check_kind_of(obj, "Scale", "autoscaling/")
-        return 200, _rescale(store, target, obj, dry_run)
+        return 200, _rescale(store, target, obj, dry_run, manager)
     _check_kind(target, obj)
     _check_place(target, obj)
     version = obj["metadata"].get("resourceVersion")
@@ -144,10 +146,10 @@ def replace(store: Store, target: Target, body: bytes, content_type: str, query:
     plural = target.resource.plural
     if target.resource.put_creates and store.find(plural, target.name, target.namespace) is None:
         return 201, store.create(plural, obj, namespace=target.namespace, dry_run=dry_run)
-    return 200, _write(store, target, obj, dry_run)
+    return 200, _write(store, target, obj, dry_run, manager)
 
 
-def _write(store: Store, target: Target, obj: Json, dry_run: bool) -> Json:
+def _write(store: Store, target: Target, obj: Json, dry_run: bool, manager: str) -> Json:
     if target.resource.group == "events.k8s.io":
         obj = events_v1.from_v1(obj)
     meta = obj["metadata"] = dict(obj.get("metadata") or {})
@@ -157,12 +159,15 @@ def _write(store: Store, target: Target, obj: Json, dry_run: bool) -> Json:
     subresource = target.subresource or None
     if subresource == "ephemeralcontainers":
         admission.check_injected(target.resource, obj)
-    written = store.update(target.resource.plural, obj, subresource=subresource, dry_run=dry_run)
+    written = store.update(target.resource.plural, obj, subresource=subresource, dry_run=dry_run, manager=manager)
     return shown(target, written)
 
 
-def patch(store: Store, target: Target, body: bytes, content_type: str, query: Mapping[str, str]) -> Answer:
-    """patch in its four forms, also of /status and /scale; server-side apply creates what is missing."""
+def patch(
+    store: Store, target: Target, body: bytes, content_type: str, query: Mapping[str, str], manager: str
+) -> Answer:
+    """patch in its four forms, also of /status and /scale; server-side apply creates what is missing. `manager`: who
+    writes."""
     change = _patch_of(target, body, content_type, query)
     dry_run = is_dry_run(query, "PatchOptions")
     try:
@@ -177,21 +182,21 @@ def patch(store: Store, target: Target, body: bytes, content_type: str, query: M
     if not isinstance(patched, dict) or not isinstance(patched.get("metadata"), dict):
         raise errors.rejected_patch()
     try:
-        return 200, _write_patched(store, target, current, patched, dry_run)
+        return 200, _write_patched(store, target, current, patched, dry_run, manager)
     except errors.Unreadable as error:
         why = f"Invalid value: {error}"
         raise errors.invalid(Resource("", ""), "", [("FieldValueInvalid", "patch", why)]) from None
 
 
-def _write_patched(store: Store, target: Target, current: Json, patched: Json, dry_run: bool) -> Json:
+def _write_patched(store: Store, target: Target, current: Json, patched: Json, dry_run: bool, manager: str) -> Json:
     if target.subresource == "scale":
-        return _rescale(store, target, patched, dry_run)
+        return _rescale(store, target, patched, dry_run, manager)
     _check_place(target, patched)
     before, after = current["metadata"]["uid"], patched["metadata"].get("uid")
     if after not in (None, "", before):
         why = f'Invalid value: "{after}": field is immutable'
         raise errors.invalid(target.resource, target.name, [("FieldValueInvalid", "metadata.uid", why)])
-    return _write(store, target, clone(patched), dry_run)
+    return _write(store, target, clone(patched), dry_run, manager)
 
 
 def _patch_of(target: Target, body: bytes, content_type: str, query: Mapping[str, str]) -> Any:
@@ -315,7 +320,7 @@ def scale_of(obj: Json) -> Json:
     }
 
 
-def _rescale(store: Store, target: Target, scale: Json, dry_run: bool) -> Json:
+def _rescale(store: Store, target: Target, scale: Json, dry_run: bool, manager: str) -> Json:
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if not isinstance(replicas, int):
         raise errors.Unreadable(target.resource, "spec.replicas is no number")
@@ -328,4 +333,4 @@ def _rescale(store: Store, target: Target, scale: Json, dry_run: bool) -> Json:
     if version := scale.get("metadata", {}).get("resourceVersion"):
         obj["metadata"]["resourceVersion"] = version
     obj["spec"]["replicas"] = replicas
-    return scale_of(store.update(target.resource.plural, obj, dry_run=dry_run))
+    return scale_of(store.update(target.resource.plural, obj, dry_run=dry_run, manager=manager))
