@@ -72,7 +72,7 @@ def _tell(one: Came) -> None:
         "foreign": one.foreign,
         "seconds": round(one.seconds, 2),
         "recovery": round(one.recovery, 2),
-        "seconds_after_own_end": [round(ended.after, 2) for ended in one.ended_by_itself],
+        "seconds_after_own_end": [round(ended.after, 2) for ended in one.ended_by_itself if ended.seen],
         "left": one.left,
         "late": one.late,
     }
@@ -84,6 +84,7 @@ def _sum(came: list[Came], residue: int, seconds: float) -> None:
     killed = [one for one in came if not one.ended]
     recoveries = [one.recovery for one in killed]
     left_alone = [ended for one in killed for ended in one.ended_by_itself]
+    seen = [ended.after for ended in left_alone if ended.seen]
     text = {
         "runs": len(came),
         "killed": len(killed),
@@ -94,8 +95,8 @@ def _sum(came: list[Came], residue: int, seconds: float) -> None:
         "undone_by": Counter(one.by for one in came),
         "journal_at_death": Counter(state for one in killed for state in one.states),
         "faults_left_to_their_own_end": len(left_alone),
-        "of_these_seen_in_the_target": sum(ended.seen for ended in left_alone),
-        "most_seconds_after_own_end": round(max(ended.after for ended in left_alone), 2) if left_alone else None,
+        "of_these_seen_in_the_target": len(seen),
+        "of_these_most_seconds_after_own_end": round(max(seen), 2) if seen else None,
         "changed_by_others": sum(one.foreign for one in came),
         "left_behind": sum(bool(one.left) for one in came),
         "late": sum(bool(one.late) for one in came),

@@ -27,7 +27,7 @@ class Ended:
     seen: bool
     """Whether its effect was seen in the target before."""
     after: float
-    """Seconds from its own end to the first look that found nothing of it; below 0 where that came before."""
+    """Seconds from its own end until it had been looked for in vain, which tells of it only where it was seen before."""
     left: tuple[str, ...] = ()
     """What was still there `LEAVE` seconds after its end."""
 
@@ -43,7 +43,7 @@ async def await_end(cluster: Cluster, lab: Lab, entry: Entry) -> Ended | None:
         began = time.time()
         found = effects(lab)
         if not found and (seen or began > end):
-            return Ended(seen, began - end)
+            return Ended(seen, time.time() - end)
         if began > end + LEAVE:
             return Ended(seen, began - end, tuple(f"{what}, {began - end:.1f} s after its end" for what in found))
         seen = seen or bool(found)

@@ -136,7 +136,7 @@ def _timed(step: str, **options: Any) -> Steps:
 
 
 def _freeze(_: Path, seconds: float) -> list[dict[str, Any]]:
-    return [{"freeze": {"pods": 1, "for": "1500ms"}}, hold(seconds)]
+    return [{"freeze": {"pods": 1, "for": f"{max(1.5, seconds)}s"}}, hold(seconds)]
 
 
 TAINT = {"key": "torture", "value": "x"}
@@ -146,6 +146,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("cordon", _held({"cordon": {"nodes": 1, "of": "workload"}}), {}, (label_node,)),
+        Kind("cordon-again", _held({"cordon": {"nodes": 1, "of": "workload"}}), {}, (cordon_too,)),
         Kind("cordon-all", _held({"cordon": {"nodes": "all", "of": "workload"}}), {}, (label_node,)),
         Kind("drain", _held({"drain": {"nodes": 1, "of": "workload", "retry_every": "200ms"}}), {}, (label_node,)),
         Kind("taint", _timed("taint", nodes=1, of="workload", **TAINT), {}, (label_node, taint_too)),
@@ -177,14 +178,8 @@ EFFECTS: dict[str, dict[str, Any]] = {
     "rate": {"rate": "1mbit"},
     "isolate": {"partition": True, "ready": "lost"},
 }
-AGAIN = Kind("cordon-again", KINDS["cordon"].steps, {}, (cordon_too,))
-"""Not on the embedded lab, which does not tell who wrote a field (`metadata.managedFields`)."""
-REAL = (
-    {AGAIN.name: AGAIN}
-    | KINDS
-    | {
-        f"pod-{name}": Kind(f"pod-{name}", _network(effect), IN_THE_POD, moments=4, heals=True)
-        for name, effect in EFFECTS.items()
-    }
-)
+REAL = KINDS | {
+    f"pod-{name}": Kind(f"pod-{name}", _network(effect), IN_THE_POD, moments=4, heals=True)
+    for name, effect in EFFECTS.items()
+}
 """On the real lab, where Pods have networks of their own."""

@@ -55,7 +55,7 @@ class Moments:
                     time.sleep(HOLD)
             emit(writer, row)
 
-        Writer.emit = telling  # type: ignore[method-assign]
+        Writer.emit = telling  # type: ignore[method-assign, assignment]
 
     def forked(self) -> None:
         """The run has its end of the pipe."""

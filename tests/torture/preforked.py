@@ -35,7 +35,7 @@ class Preforked:
 
     def serve(self) -> None:
         """In the run's process: this is the guardian that it starts."""
-        guarding.start = lambda _: _Started(self._tell, self._hear)  # type: ignore[assignment]
+        guarding.start = lambda _: _Started(self._tell, self._hear)  # type: ignore[assignment, return-value]
 
     def leave(self) -> None:
         """In ours: the run alone has the pipes."""

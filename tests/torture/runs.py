@@ -70,12 +70,15 @@ class Plan:
         random = Random(f"{seed}/{number}")
         kind = kinds[number % len(kinds)]
         foreign = random.randrange(len(kind.foreign)) if kind.foreign and random.random() < FOREIGN_SHARE else None
-        near = random.random() < 0.5
+        near = random.random() < NEAR_SHARE
         before = near and random.random() < 0.4
         moment = random.randint(1, max(1, kind.moments - 2) if before else kind.moments) if near else None
         delay = AIM * random.random() ** 2 if near else random.random()
         return cls(number, kind, moment, before, delay, random.random() < 1 / 3, random.random() < 0.5, foreign)
 
+
+NEAR_SHARE = 0.55
+"""Of the runs, those that are aimed at a call that changes something; a busy machine misses some."""
 
 AIM = 0.04
 """Most seconds from an instant to a kill that shall be near it: a busy machine adds some."""
