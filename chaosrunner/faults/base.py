@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -18,8 +18,8 @@ from chaosrunner.cluster.eviction import EvictionAnswer, evict
 from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import PODS, Object, meta
 from chaosrunner.cluster.session import Answer, Cluster, Unreachable
-from chaosrunner.journal.journal import Journal
-from chaosrunner.journal.undo import UndoResult
+from chaosrunner.journal.journal import Entry, Journal
+from chaosrunner.journal.undo import UndoResult, undo_entry
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
 
@@ -124,6 +124,13 @@ class Context:
     def now(self) -> float:
         """Seconds on the recording's clock."""
         return self.cluster.clock.now()
+
+    async def undo(self, entries: Iterable[Entry]) -> list[UndoResult]:
+        """Takes back what of these entries is to be taken back still, newest first; each is tried even when another
+        fails."""
+        mine = {entry.entry for entry in entries}
+        pending = [entry for entry in self.journal.open() if entry.entry in mine]
+        return [await undo_entry(self.cluster, self.journal, entry, self.emit) for entry in pending]
 
     async def look(self, pod: Object) -> Answer:
         """The Pod as it is now, of which UID whatever; waits for a cluster that is away. Raises Unreachable."""

@@ -17,7 +17,7 @@ from chaosrunner.cluster.session import Cluster
 from chaosrunner.faults.base import Context, FaultResult, PlanContext, Preview, Problem, TargetResult, Touch, refuse
 from chaosrunner.journal import ran
 from chaosrunner.journal.journal import Entry, Ran, new_name
-from chaosrunner.journal.undo import UndoResult, undo_entry
+from chaosrunner.journal.undo import UndoResult
 from chaosrunner.timeline import rows
 
 _NAME = re.compile(r"\{\{\s*(.*?)\s*\}\}")
@@ -53,7 +53,9 @@ class Commands:
 @dataclass(frozen=True)
 class _Made:
     target: rows.Target
-    entry: str
+    entry: Entry | None
+    """None where nothing undoes it."""
+    name: str
     filled: dict[str, Argv]
     ran: Ran
 
@@ -109,7 +111,7 @@ class Command:
         for made in self._made:
             bitten, text = await _look(made, "verify")
             event: Event = "unknown" if bitten is None else "bitten" if bitten else "not_bitten"
-            context.saw(event, self.name, made.target, by="verify", detail=text, entry=made.entry)
+            context.saw(event, self.name, made.target, by="verify", detail=text, entry=made.name)
             result.targets.append(TargetResult(target=made.target, answer="seen", expected=True, bitten=bitten))
             if bitten is False:
                 result.result = "inconclusive"
@@ -117,9 +119,7 @@ class Command:
         return result
 
     async def undo(self, context: Context) -> list[UndoResult]:
-        mine = {made.entry for made in self._made}
-        pending = [entry for entry in context.journal.open() if entry.entry in mine]
-        return [await undo_entry(context.cluster, context.journal, entry, context.emit) for entry in pending]
+        return await context.undo(made.entry for made in self._made if made.entry is not None)
 
     async def verify_undone(self, context: Context) -> bool:
         healed = True
@@ -128,7 +128,7 @@ class Command:
                 continue
             gone, text = await _look(made, "verify_undone")
             event: Event = "unknown" if gone is None else "healed" if gone else "not_healed"
-            context.saw(event, self.name, made.target, by="verify_undone", detail=text, entry=made.entry)
+            context.saw(event, self.name, made.target, by="verify_undone", detail=text, entry=made.name)
             healed = healed and gone is not False
         return healed
 
@@ -146,7 +146,7 @@ class Command:
         if done.undo is not None:
             entry = await context.journal.intend(fault=self.name, target=target, made=done)
         name = entry.entry if entry is not None else new_name()
-        self._made.append(_Made(target, name, filled, done))
+        self._made.append(_Made(target, entry, name, filled, done))
         row = sent(context.cluster, context.emit, "command_apply", target, step=context.step)
         outcome = await ran.run(filled["apply"], name, "apply", done)
         answer = "accepted" if outcome.ok else "rejected"
@@ -201,5 +201,5 @@ async def _look(made: _Made, verb: ran.Verb) -> tuple[bool | None, str]:
     argv = made.filled.get(verb)
     if argv is None:
         return None, f"there is no {verb} command"
-    outcome = await ran.run(argv, made.entry, verb, made.ran)
+    outcome = await ran.run(argv, made.name, verb, made.ran)
     return outcome.ok if outcome.started else None, outcome.text

@@ -23,7 +23,7 @@ from chaosrunner.faults.base import (
     verdict_of,
 )
 from chaosrunner.journal.journal import Entry
-from chaosrunner.journal.undo import UndoResult, undo_entry
+from chaosrunner.journal.undo import UndoResult
 
 Kind = Literal["partition", "reject", "loss", "latency", "rate"]
 
@@ -243,9 +243,7 @@ class Network:
         return result
 
     async def undo(self, context: Context) -> list[UndoResult]:
-        mine = {made.entry.entry for made in self._made}
-        pending = [entry for entry in context.journal.open() if entry.entry in mine]
-        return [await undo_entry(context.cluster, context.journal, entry, context.emit) for entry in pending]
+        return await context.undo(made.entry for made in self._made)
 
     async def verify_undone(self, context: Context) -> bool:
         healed = True

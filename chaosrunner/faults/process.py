@@ -27,7 +27,7 @@ from chaosrunner.faults.ephemeral import Agent, Work, check, healed, put
 from chaosrunner.faults.network import Seen
 from chaosrunner.journal import injected
 from chaosrunner.journal.journal import Entry
-from chaosrunner.journal.undo import UndoResult, undo_entry
+from chaosrunner.journal.undo import UndoResult
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Annotation that names the container which is meant where no other is named
@@ -201,9 +201,7 @@ class Freeze(_ProcessFault):
         return Seen(True if bitten else None, "the agent, by ptrace", said)
 
     async def undo(self, context: Context) -> list[UndoResult]:
-        mine = {entry.entry for _, entry, _ in self._made if entry is not None}
-        pending = [entry for entry in context.journal.open() if entry.entry in mine]
-        return [await undo_entry(context.cluster, context.journal, entry, context.emit) for entry in pending]
+        return await context.undo(entry for _, entry, _ in self._made if entry is not None)
 
     async def verify_undone(self, context: Context) -> bool:
         """Raises Unreachable, and ApiError where the server does not say."""

@@ -101,10 +101,7 @@ class Setting(ABC):
         return result
 
     async def undo(self, context: Context) -> list[UndoResult]:
-        """Newest first; each is tried even when another fails."""
-        mine = {entry.entry for entry in self._entries}
-        pending = [entry for entry in context.journal.open() if entry.entry in mine]
-        return [await undo_entry(context.cluster, context.journal, entry, context.emit) for entry in pending]
+        return await context.undo(self._entries)
 
     async def verify_undone(self, context: Context) -> bool:
         """Raises Unreachable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +22,7 @@ from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from chaosrunner.playbook import durations
+from chaosrunner.playbook.expressions import suggest
 from chaosrunner.playbook.selectors import parse_selector
 
 
@@ -256,6 +257,23 @@ def _beside(path: str, info: ValidationInfo) -> str:
 
 FilePath = Annotated[str, Field(min_length=1), AfterValidator(_beside)]
 """Path of a file; a relative one is relative to the folder of the file that names it."""
+
+
+def words(known: Sequence[str], noun: str, several: str) -> Callable[[Any], list[str]]:
+    """Reads one of the known words, or a list of them; `several`: what is expected, where there is none."""
+
+    def read(value: Any) -> list[str]:
+        given = value if isinstance(value, list) else [value]
+        for word in given:
+            if word not in known:
+                hint = suggest(str(word), known) or "one of: " + ", ".join(known)
+                raise ValueError(f'unknown {noun} "{word}"; {hint}')
+        if not given:
+            raise ValueError(f"expected {several}")
+        return given
+
+    return read
+
 
 API_VERSION = "chaosrunner.dev/v1"
 """Version of the format of playbooks and drills."""

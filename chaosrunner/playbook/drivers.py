@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic.json_schema import WithJsonSchema
 
-from chaosrunner.playbook.base import Model, Text, reader
+from chaosrunner.playbook.base import Model, Text, reader, words
 from chaosrunner.playbook.endpoint import Url
-from chaosrunner.playbook.expressions import suggest
 
 
 class AgentImage(Model):
@@ -34,21 +33,9 @@ DRIVERS = ("ephemeral-container", "network-policy", "toxiproxy")
 Driver = Literal["ephemeral-container", "network-policy", "toxiproxy"]
 
 
-def _read_drivers(value: Any) -> list[Any]:
-    drivers = value if isinstance(value, list) else [value]
-    for driver in drivers:
-        if driver not in DRIVERS:
-            raise ValueError(
-                f'unknown driver "{driver}"; {suggest(str(driver), DRIVERS) or "one of: " + ", ".join(DRIVERS)}'
-            )
-    if not drivers:
-        raise ValueError("expected a driver, or a list of them in the order of preference")
-    return drivers
-
-
 Preference = Annotated[
     list[Driver],
-    reader(_read_drivers),
+    reader(words(DRIVERS, "driver", "a driver, or a list of them in the order of preference")),
     WithJsonSchema(
         {"anyOf": [{"enum": list(DRIVERS)}, {"type": "array", "minItems": 1, "items": {"enum": list(DRIVERS)}}]}
     ),

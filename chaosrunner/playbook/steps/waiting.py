@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 from pydantic.json_schema import WithJsonSchema
 
-from chaosrunner.playbook.base import Model, PositiveDuration, Text, mistake, reader
-from chaosrunner.playbook.expressions import OUTCOMES, Expression, parse, suggest
+from chaosrunner.playbook.base import Model, PositiveDuration, Text, mistake, reader, words
+from chaosrunner.playbook.expressions import OUTCOMES, Expression, parse
 from chaosrunner.playbook.requests import Message
 
 
@@ -39,25 +39,13 @@ class Hold(Model):
     """How long."""
 
 
-def _read_outcomes(value: Any) -> list[str]:
-    names = value if isinstance(value, list) else [value]
-    for name in names:
-        if name not in OUTCOMES:
-            raise ValueError(
-                f'unknown outcome "{name}"; {suggest(str(name), OUTCOMES) or "one of: " + ", ".join(OUTCOMES)}'
-            )
-    if not names:
-        raise ValueError("expected an outcome, or a list of them")
-    return names
-
-
 class OnceExpect(Model):
     status: int | None = Field(default=None, ge=100, le=599)
     """HTTP status."""
     outcome: (
         Annotated[
             list[str],
-            reader(_read_outcomes),
+            reader(words(OUTCOMES, "outcome", "an outcome, or a list of them")),
             WithJsonSchema({"anyOf": [{"enum": list(OUTCOMES)}, {"type": "array", "items": {"enum": list(OUTCOMES)}}]}),
         ]
         | None
