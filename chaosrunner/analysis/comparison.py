@@ -16,7 +16,19 @@ import numpy as np
 
 from chaosrunner.analysis import aggregate
 from chaosrunner.analysis.differences import Difference, TextDifference, differences, texts
-from chaosrunner.analysis.facts import ALL, PHASES, CheckResult, Estimate, Fact, Milestone, Replacement, Span, Verdict
+from chaosrunner.analysis.facts import (
+    ALL,
+    PHASES,
+    CheckResult,
+    DirectProbe,
+    DirectReplica,
+    Estimate,
+    Fact,
+    Milestone,
+    Replacement,
+    Span,
+    Verdict,
+)
 from chaosrunner.analysis.reading import Reading
 from chaosrunner.analysis.recovery import ORDER
 from chaosrunner.analysis.requests import OUTCOMES
@@ -113,6 +125,34 @@ class LatencyPair(Fact):
     evidence: Evidence
 
 
+class DirectSide(Fact):
+    """Replicas of one role as a probe saw them that sent to their own addresses; several where it is `others`."""
+
+    replicas: int
+    answered: Estimate
+    """Successes among the requests sent to them directly since they were first Ready."""
+    served: Span
+    """t = 0 -> first direct success; unknown of those that served from the start."""
+    routing_delay: Span
+    """First direct success -> first request through the gateway."""
+    routed_after: int | None
+    """Requests that the gateway still sent to one that had stopped; None where none is known to have stopped."""
+    routed_after_lost: int
+
+
+class DirectPair(Fact):
+    probe: str
+    role: str
+    """victim 1, replacement 1, ..., in the order in which they were taken and came; others."""
+    a: DirectSide | None
+    """None where this side has no such replica, or did not ask it."""
+    b: DirectSide | None
+    served_difference: Span
+    delay_difference: Span
+    evidence: Evidence
+    """Direct requests that failed."""
+
+
 class Aligned(Fact):
     """One transition of the merged timelines; times are seconds after t = 0."""
 
@@ -151,6 +191,7 @@ class Comparison(Fact):
     outcomes: list[OutcomePair]
     stages: list[StagePair]
     latency: list[LatencyPair]
+    direct: list[DirectPair]
     timeline: list[Aligned]
     inversions: list[Inversion]
     format: int = FORMAT
@@ -178,6 +219,7 @@ def compare(a: Reading, b: Reading) -> Comparison:
         outcomes=outcomes,
         stages=_stages(a.facts.replacements, b.facts.replacements),
         latency=list(_latency(a, b)),
+        direct=list(_direct(a, b)),
         timeline=timeline,
         inversions=turned,
     )
@@ -382,6 +424,64 @@ def _values(side: Reading, metric: str, phase: str) -> _Values:
     values = requests.latency(metric)
     known = good & ~np.isnan(values)
     return _Values(values[known], requests.id[known])
+
+
+# --- replicas, asked directly -------------------------------------------------------------------------------
+
+
+def _direct(a: Reading, b: Reading) -> Iterable[DirectPair]:
+    probes = [{probe.probe: probe for probe in side.facts.direct} for side in (a, b)]
+    for name in _union(*probes):
+        left, right = (_by_role(side, probe.get(name)) for side, probe in zip((a, b), probes, strict=True))
+        for role in sorted(left.keys() | right.keys(), key=lambda role: _ROLES.index(role.partition(" ")[0])):
+            x, y = left.get(role, []), right.get(role, [])
+            one, two = _direct_side(a, x), _direct_side(b, y)
+            yield DirectPair(
+                probe=name,
+                role=role,
+                a=one,
+                b=two,
+                served_difference=_difference(*(side.served if side else UNKNOWN for side in (one, two))),
+                delay_difference=_difference(*(side.routing_delay if side else UNKNOWN for side in (one, two))),
+                evidence=Evidence(a=_failed(x), b=_failed(y)),
+            )
+
+
+_ROLES = ("victim", "replacement", "others")
+
+
+def _by_role(side: Reading, probe: DirectProbe | None) -> dict[str, list[DirectReplica]]:
+    if probe is None:
+        return {}
+    taken = enumerate(side.picture.victims, 1)
+    roles = {victim.pod.uid: f"victim {number}" for number, victim in taken if victim.pod is not None}
+    for number, pod in enumerate(side.picture.replacements, 1):
+        roles.setdefault(pod.uid, f"replacement {number}")
+    found: dict[str, list[DirectReplica]] = {}
+    for replica in probe.replicas:
+        found.setdefault(roles.get(replica.uid, "others"), []).append(replica)
+    return found
+
+
+def _failed(replicas: Sequence[DirectReplica]) -> list[int]:
+    return evidence(row for replica in replicas for row in replica.evidence)
+
+
+def _direct_side(side: Reading, replicas: Sequence[DirectReplica]) -> DirectSide | None:
+    if not replicas:
+        return None
+    came = replicas[0] if len(replicas) == 1 and replicas[0].fresh else None
+    stopped = [replica for replica in replicas if replica.stopped.at is not None]
+    return DirectSide(
+        replicas=len(replicas),
+        answered=aggregate.estimate(
+            sum(replica.successes for replica in replicas), sum(replica.requests for replica in replicas)
+        ),
+        served=between(side.zero, came.served) if came is not None else UNKNOWN,
+        routing_delay=came.routing_delay if came is not None else UNKNOWN,
+        routed_after=sum(replica.routed_after for replica in stopped) if stopped else None,
+        routed_after_lost=sum(replica.routed_after_lost for replica in stopped),
+    )
 
 
 # --- the timelines ------------------------------------------------------------------------------------------

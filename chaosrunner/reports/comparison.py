@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from chaosrunner.analysis.comparison import Aligned, CheckPair, Comparison, LatencyPair, RunInfo, SharePair
+from chaosrunner.analysis.comparison import Aligned, CheckPair, Comparison, DirectSide, LatencyPair, RunInfo, SharePair
 from chaosrunner.analysis.facts import ALL, CheckResult, Estimate, Facts, Span
 from chaosrunner.analysis.transitions import Transition
 from chaosrunner.reports.compare import side_by_side
@@ -52,6 +52,7 @@ def sections(comparison: Comparison, a: Facts, b: Facts) -> list[Section]:
         _outcomes(comparison),
         _recovery(comparison),
         _latency(comparison),
+        *_direct(comparison),
         _timeline(comparison),
         _order(comparison),
     ]
@@ -255,6 +256,48 @@ def _only_answers(answer: LatencyPair, pairs: Mapping[tuple[str, str, int], Late
     """Whether the first token of any kind was the answer's, or it is not known which was."""
     first = pairs.get(("ttft", answer.phase, answer.percentile))
     return first is not None and answer.a in (None, first.a) and answer.b in (None, first.b)
+
+
+# --- replicas, asked directly -------------------------------------------------------------------------------
+
+
+def _direct(comparison: Comparison) -> Iterable[Section]:
+    """One for each probe of the replicas: what each answered, when it served, and how late the gateway was."""
+    pairs = comparison.direct
+    shown = _Titles(pair.role for pair in pairs)
+    for probe in dict.fromkeys(pair.probe for pair in pairs):
+        section = Section(f"Replicas, asked directly by {probe}")
+        rows: list[Sequence[Cell | str]] = []
+        for pair in pairs:
+            if pair.probe != probe:
+                continue
+            role, sides = shown.of(pair.role), (pair.a, pair.b)
+            rows.append((f"{role}: answered", *map(_answered, sides), ""))
+            for what, spans, difference in (
+                ("served, after the fault", [side.served if side else None for side in sides], pair.served_difference),
+                ("routing delay", [side.routing_delay if side else None for side in sides], pair.delay_difference),
+            ):
+                told = [_span(span) if span else UNKNOWN for span in spans]
+                if told != [UNKNOWN, UNKNOWN]:
+                    rows.append((f"{role}: {what}", *told, _signed(difference.value)))
+            if any(side is not None and side.routed_after is not None for side in sides):
+                rows.append((f"{role}: sent to after it stopped", *map(_late, sides), ""))
+        section.table(Table(("", *NAMES, "B − A"), rows, right=frozenset({1, 2, 3}), wrap=frozenset({0})))
+        yield section
+
+
+def _answered(side: DirectSide | None) -> str:
+    if side is None:
+        return UNKNOWN
+    of = f" by {side.replicas}" if side.replicas > 1 else ""
+    return f"{side.answered.successes} of {side.answered.total}{of}"
+
+
+def _late(side: DirectSide | None) -> Cell:
+    if side is None or side.routed_after is None:
+        return Cell(UNKNOWN)
+    lost = f", {side.routed_after_lost} lost" if side.routed_after_lost else ""
+    return Cell(f"{side.routed_after}{lost}", "warn" if lost else "plain")
 
 
 # --- the timelines ------------------------------------------------------------------------------------------

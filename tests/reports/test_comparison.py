@@ -12,9 +12,11 @@ from chaosrunner.analysis.reading import Reading
 from chaosrunner.reports.comparison import headline, sections
 from chaosrunner.reports.markdown import markdown
 from chaosrunner.reports.terminal import render
+from chaosrunner.timeline.manifest import Probe
 from tests.analysis.sides import of_kubernetes, of_real_drill, of_reference, reading
 from tests.analysis.tape import Tape, time
 from tests.analysis.test_comparison import story
+from tests.analysis.test_direct import Story
 
 
 def written(a: Reading, b: Reading, width: int = 80) -> str:
@@ -133,3 +135,50 @@ def test_long_lists_of_differences_are_cut_and_two_playbooks_are_not_compared_li
     assert "  lines of the drill's file that only one side has" in shown
     assert not [line for line in shown if "playbook's file" in line]
     assert shown[-1] == "    and 28 more; the JSON output has them"
+
+
+def test_replicas_that_were_asked_directly_are_matched_by_role() -> None:
+    def asked(at: float, name: str) -> Reading:
+        """The gateway comes to the replacement at that time; the gateway is late at the victim's end on one side."""
+        tape = Story()
+        for sent in (9.0, 9.5):
+            tape.direct("old", sent, sent + 0.3, headers=sent + 0.05)
+        tape.direct("old", 10.3, 10.4, "connect_refused")
+        tape.direct("other", 11.0, 11.3)
+        tape.life("new", 13.0, "listens")
+        tape.direct("new", 13.1, 13.2, "http_error", status=503)
+        tape.direct("new", 14.0, 14.6)
+        tape.pod(15.0, "new", ready=True, ip="10.0.0.9")
+        tape.endpoints(15.1, old=False, other=True, new=True)
+        tape.direct("new", 16.0, 16.5)
+        if name == "late":
+            tape.through("old", 11.9, 12.0, "http_error", status=503)
+        tape.through("new", at, at + 0.5)
+        tape.end(30.0)
+        probes = [
+            Probe(name="chat", dialect="completions", pod_header="x-pod"),
+            Probe(name="direct", dialect="completions", target="replicas"),
+        ]
+        return reading(tape.rows, drill=name, probes=probes)
+
+    late, quick = asked(18.0, "late"), asked(15.5, "quick")
+    rows = [line.split("  ") for line in section(written(late, quick, 100), "Replicas, asked directly by direct")]
+    assert [[cell.strip() for cell in row if cell.strip()] for row in rows] == [
+        ["A", "B", "B − A"],
+        ["victim: answered", "2 of 3", "2 of 3"],
+        ["victim: sent to after it stopped", "1, 1 lost", "0"],
+        ["replacement: answered", "1 of 1", "1 of 1"],
+        ["replacement: served, after the fault", "4.000 s", "4.000 s", "+0.000 s"],
+        ["replacement: routing delay", "4.000 s", "1.500 s", "-2.500 s"],
+        ["others: answered", "1 of 1", "1 of 1"],
+    ]
+    pairs = {pair.role: pair for pair in compare(late, quick).direct}
+    assert list(pairs) == ["victim 1", "replacement 1", "others"]
+    for side, ids in ((late, pairs["victim 1"].evidence.a), (quick, pairs["victim 1"].evidence.b)):
+        refused = side.picture.direct.requests
+        assert ids == refused.ids(refused.is_outcome("connect_refused"))
+    # A side that did not ask them has none; where nobody did there is no such section.
+    (title,) = [line for line in written(late, of_reference(), 100).splitlines() if "asked directly" in line]
+    alone = section(written(late, of_reference(), 100), title)
+    assert alone[1].split()[-1] == alone[5].split()[-2] == alone[6].split()[-1] == "–"
+    assert "asked directly" not in written(of_reference(), of_reference())
