@@ -170,10 +170,13 @@ async def test_a_closed_loop_sends_the_same_requests_whatever_the_number_of_work
 
 @pytest.mark.parametrize("workers", [1, 3])
 async def test_an_open_loop_keeps_to_one_schedule_whatever_the_number_of_workers(workers: int, server: Program) -> None:
-    spec = await spec_of(server, open=OpenLoop((Stage(60, 60),), "constant", 30), workers=workers)
+    # As many in flight as there may ever be: on a busy machine answers are late, which is no reason to refuse any.
+    spec = await spec_of(server, open=OpenLoop((Stage(60, 60),), "constant", 3600), workers=workers)
     team = await run_until(spec, 60)
     sent = {team.number(row): row for row in team.requests}
-    assert sorted(sent) == list(range(1, len(sent) + 1))
+    for first in range(1, workers + 1):  # how far each had come when they were stopped, differs
+        mine = [number for number in sorted(sent) if number % workers == first % workers]
+        assert mine == list(range(first, first + workers * len(mine), workers))
     zero = sent[1].scheduled
     assert zero is not None
     for number, row in sent.items():
