@@ -243,11 +243,10 @@ class Http1Response:
                     if not _SIZE_BEGUN.fullmatch(self._rest) or len(self._rest) > LONGEST_SIZE_LINE:
                         broken = "no size where a chunk begins"
                 break
-            left = int(match[1], 16)
-            if match.end() - position > LONGEST_SIZE_LINE:
+            left, begin, position = int(match[1], 16), position, match.end()
+            if position - begin > LONGEST_SIZE_LINE:
                 broken = "no size where a chunk begins"
                 break
-            position = match.end()
             if left == 0:
                 self._state = "trailers"
                 break

@@ -17,8 +17,9 @@ class Pool:
     def __init__(self, dialer: Dialer, stamps: Stamps, *, keeps: bool) -> None:
         """`keeps`: connections serve several exchanges, one after the other."""
         self._dialer = dialer
-        self._stamps = stamps
         self._keeps = keeps
+        self.now = stamps.now
+        """Seconds on the recording's clock."""
         self._idle: list[Connection] = []
         self._closed = False
 
@@ -53,9 +54,6 @@ class Pool:
         self._closed = True
         while self._idle:
             self._idle.pop().close()
-
-    def now(self) -> float:
-        return self._stamps.now()
 
 
 class Http1Carrier:

@@ -37,16 +37,14 @@ class Stamps:
     """Turns what `recvmsg` says into instants; one for all connections of a client."""
 
     def __init__(self, clock: Clock) -> None:
+        self.now = clock.now
+        """Seconds on the recording's clock."""
         self._clock = clock
         self._zero = clock.from_monotonic(0.0)
         self._offset = _sample()
         self._trusted = -float("inf")
         """Stamps from before this instant may be from before a step of the wall clock."""
         _keep_stamping()
-
-    def now(self) -> float:
-        """Seconds on the recording's clock."""
-        return self._clock.now()
 
     def from_loop(self, seconds: float) -> float:
         """An instant of the event loop's clock on the recording's."""

@@ -117,8 +117,7 @@ def _after_ok(seen: Seen) -> Judgement:
     if finish in ABORT_FINISH:
         return Judgement(Outcome.ABORTED, f"finish_reason {seen.finish_reason}")
     broken = _broken_end(seen)
-    all_said = _terminated(seen) and (seen.done or seen.terminal)
-    if broken is not None and not all_said:
+    if broken is not None and not (_terminated(seen) and (seen.done or seen.terminal)):
         return broken
     if seen.unreadable is not None:
         return Judgement(Outcome.NOT_A_STREAM, seen.unreadable)

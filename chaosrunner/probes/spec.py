@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -231,24 +232,24 @@ class ProbeSpec:
         """The same load for one replica."""
         return replace(self, replica=replica)
 
-    @property
+    @cached_property
     def label(self) -> str:
         """What the ids of its requests begin with; no name of a probe has an @ in it."""
         return self.name if self.replica is None else f"{self.name}@{self.replica.number}"
 
-    @property
+    @cached_property
     def asks_model(self) -> bool:
         """Whether requests are made of prompts or messages, for an API of language models."""
         return self.dialect not in ("sse", "json_lines", "http")
 
-    @property
+    @cached_property
     def expects_usage(self) -> bool:
         """Whether a complete stream tells how many tokens it had: asked for, or always there in the newer APIs."""
         if self.dialect in ("completions", "chat"):
             return self.streams and self.include_usage
         return self.streams and self.asks_model
 
-    @property
+    @cached_property
     def streams(self) -> bool:
         """Whether the answer is to be an event stream."""
         return self.stream and self.dialect != "http"
