@@ -27,7 +27,7 @@ class Ended:
     seen: bool
     """Whether its effect was seen in the target before."""
     after: float
-    """Seconds from its own end until it had been looked for in vain, which tells of it only where it was seen before."""
+    """Seconds from its own end until it had been looked for in vain: tells of it only where it was seen before."""
     left: tuple[str, ...] = ()
     """What was still there `LEAVE` seconds after its end."""
 
