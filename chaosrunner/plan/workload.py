@@ -234,24 +234,14 @@ def _lint(ending: Ending, pods: list[str]) -> list[Problem]:
     parts += f" - drain {ending.drain:g} s" if ending.drain is not None else ""
     needed = (ending.prestop or 0) + (ending.drain or 0)
     found = []
+    wrong = None
     if ending.margin is not None and ending.margin <= 0:
-        found.append(
-            Problem(
-                severity="warn",
-                code="no_grace_margin",
-                text=f"{who}: {parts} leaves {ending.margin:g} s before SIGKILL",
-                how=f"set terminationGracePeriodSeconds well above {needed:g}",
-            )
-        )
+        wrong = f"{parts} leaves {ending.margin:g} s before SIGKILL"
     elif ending.prestop is not None and ending.prestop >= ending.grace:
-        found.append(
-            Problem(
-                severity="warn",
-                code="no_grace_margin",
-                text=f"{who}: {parts}: the hook takes all of it, SIGTERM has no time left",
-                how=f"set terminationGracePeriodSeconds well above {needed:g}",
-            )
-        )
+        wrong = f"{parts}: the hook takes all of it, SIGTERM has no time left"
+    if wrong is not None:
+        how = f"set terminationGracePeriodSeconds well above {needed:g}"
+        found.append(Problem(severity="warn", code="no_grace_margin", text=f"{who}: {wrong}", how=how))
     if ending.vllm and ending.drain == 0:
         found.append(
             Problem(
