@@ -81,8 +81,8 @@ class Standing:
     step: Step
     fault: Fault
     context: Context
-    pods: int
-    """How many Pods it hit."""
+    pods: frozenset[str]
+    """UIDs of those that it hit."""
     ended: bool = False
     ending: anyio.Lock = field(default_factory=anyio.Lock)
 
@@ -206,7 +206,7 @@ class Stage:
                 return fault
             context = replace(self.context, step=index)
             if isinstance(step, LASTING):
-                hit = len(getattr(fault, "pods", ()))
+                hit = frozenset(str(meta(pod)["uid"]) for pod in getattr(fault, "pods", ()))
                 self.standing.append(Standing(named, fault, context, hit))
             done = await fault.apply(context)
             if done.result == "ok":
@@ -342,7 +342,8 @@ class Stage:
             candidates = narrow(step.from_, self.candidates(replacements=step.including == "replacements"))
             return self._explained(pods, step.when, candidates, began)
         asks_only = isinstance(step, Evict) and step.dry_run
-        if too_many := self._too_many(0 if asks_only else len(pods)):
+        hit = self._hit
+        if too_many := self._too_many(0 if asks_only else sum(pod.uid not in hit for pod in pods)):
             return too_many
         objects = []
         for pod in pods:
@@ -356,12 +357,17 @@ class Stage:
             objects.append(answer.body)
         return self.means.pod_fault(step, objects)
 
+    @property
+    def _hit(self) -> frozenset[str]:
+        """UIDs of Pods that a fault keeps from serving; one that several hit is one."""
+        return frozenset().union(*(standing.pods for standing in self.standing if not standing.ended))
+
     def _too_many(self, taken: int) -> Ended | None:
         """Refuses to take or hit Pods beyond the drill's limits: those of earlier steps count too that nobody replaces
         yet, or that a fault still keeps from serving."""
         pairs = self.live.picture().pairs
         away = sum(pair.replacement is None or not pair.replacement.ready for pair in pairs)
-        away += sum(standing.pods for standing in self.standing if not standing.ended)
+        away += len(self._hit)
         broken = self.guard.too_many(away + taken) if taken else None
         return Ended("inconclusive", f"{broken[1]}; nothing was changed") if broken else None
 
