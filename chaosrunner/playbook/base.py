@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,9 +33,30 @@ from chaosrunner.playbook.selectors import parse_selector
 class Model(BaseModel):
     """Unknown keys are refused, nothing is converted silently, and what was loaded does not change."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True, hide_input_in_errors=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Describes each field by the docstring below it. Done here, not by pydantic's `use_attribute_docstrings`: that
+        parses the source of all models in each process, and only an editor's schema needs it."""
+        result = handler(schema)
+        properties = handler.resolve_ref_schema(result)["properties"]
+        for name, text in _docstrings(cls).items():
+            properties[cls.model_fields[name].alias or name].setdefault("description", text)
+        return result
+
+
+def _docstrings(model: type[Model]) -> dict[str, str]:
+    """Field to the docstring below it, those of the classes it derives from included."""
+    found = {}
+    for base in reversed(model.__mro__[: model.__mro__.index(Model)]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in pairwise(tree.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = inspect.cleandoc(text)
+    return found
 
 
 def mistake(message: str, hint: str = "") -> PydanticCustomError:
