@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from chaosrunner.http.errors import NoResponse, StreamCut
@@ -23,7 +24,7 @@ _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _FIELDS = re.compile(rb"^(" + _TOKEN + rb"):([^\r\n\0]*)\r?$", re.MULTILINE)
 _FIELD = re.compile(_TOKEN + rb":[^\r\n\0]*")
 _FOLD = re.compile(rb"\r?\n[ \t]+")
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?")
 _SIZE_BEGUN = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(?:;[^\r\n]*)?\r?")
 
 OnData = Callable[[float, bytes, bool], bool]
@@ -236,17 +237,18 @@ class Http1Response:
                     break
                 position += 2
                 after_data = False
-            match = _SIZE.match(data, position)
-            if match is None:
+            end = data.find(b"\r\n", position)
+            length = _chunk_size(data[position:end]) if end >= 0 else None
+            if length is None:
                 if position < size:
                     self._rest = data[position:]
                     if not _SIZE_BEGUN.fullmatch(self._rest) or len(self._rest) > LONGEST_SIZE_LINE:
                         broken = "no size where a chunk begins"
                 break
-            left, begin, position = int(match[1], 16), position, match.end()
-            if position - begin > LONGEST_SIZE_LINE:
+            if end + 2 - position > LONGEST_SIZE_LINE:
                 broken = "no size where a chunk begins"
                 break
+            left, position = length, end + 2
             if left == 0:
                 self._state = "trailers"
                 break
@@ -303,6 +305,13 @@ def _parse_head(head: bytes) -> _Head:
     options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
     persists = "close" not in options and (version == 1 or "keep-alive" in options)
     return _Head(status, headers, persists, headers.get("transfer-encoding"), headers.get("content-length"))
+
+
+@lru_cache(maxsize=256)
+def _chunk_size(line: bytes) -> int | None:
+    """The size of a chunk; None where the line has none. The chunks of a stream have few sizes."""
+    match = _SIZE.fullmatch(line)
+    return int(match[1], 16) if match is not None else None
 
 
 def _parse_status_line(line: bytes) -> tuple[int, int]:
