@@ -131,6 +131,8 @@ class DirectSide(Fact):
     replicas: int
     answered: Estimate
     """Successes among the requests sent to them directly since they were first Ready."""
+    outcomes: dict[str, int]
+    """Of all of those."""
     served: Span
     """t = 0 -> first direct success; unknown of those that served from the start."""
     routing_delay: Span
@@ -435,7 +437,7 @@ def _direct(a: Reading, b: Reading) -> Iterable[DirectPair]:
         left, right = (_by_role(side, probe.get(name)) for side, probe in zip((a, b), probes, strict=True))
         for role in sorted(left.keys() | right.keys(), key=lambda role: _ROLES.index(role.partition(" ")[0])):
             x, y = left.get(role, []), right.get(role, [])
-            one, two = _direct_side(a, x), _direct_side(b, y)
+            one, two = _direct_side(a, name, x), _direct_side(b, name, y)
             yield DirectPair(
                 probe=name,
                 role=role,
@@ -467,16 +469,22 @@ def _failed(replicas: Sequence[DirectReplica]) -> list[int]:
     return evidence(row for replica in replicas for row in replica.evidence)
 
 
-def _direct_side(side: Reading, replicas: Sequence[DirectReplica]) -> DirectSide | None:
+def _direct_side(side: Reading, probe: str, replicas: Sequence[DirectReplica]) -> DirectSide | None:
     if not replicas:
         return None
     came = replicas[0] if len(replicas) == 1 and replicas[0].fresh else None
+    direct = side.picture.direct
+    pods = [side.picture.pods.by_uid[replica.uid] for replica in replicas]
+    mine = direct.requests.of_probe(probe) & direct.requests.in_service & ~direct.early
+    mine &= np.logical_or.reduce([direct.on(pod) for pod in pods])
+    counts = {outcome: int(np.count_nonzero(mine & direct.requests.is_outcome(outcome))) for outcome in OUTCOMES}
     stopped = [replica for replica in replicas if replica.stopped.at is not None]
     return DirectSide(
         replicas=len(replicas),
         answered=aggregate.estimate(
             sum(replica.successes for replica in replicas), sum(replica.requests for replica in replicas)
         ),
+        outcomes={outcome: count for outcome, count in counts.items() if count},
         served=between(side.zero, came.served) if came is not None else UNKNOWN,
         routing_delay=came.routing_delay if came is not None else UNKNOWN,
         routed_after=sum(replica.routed_after for replica in stopped) if stopped else None,

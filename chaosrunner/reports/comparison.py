@@ -290,7 +290,9 @@ def _answered(side: DirectSide | None) -> str:
     if side is None:
         return UNKNOWN
     of = f" by {side.replicas}" if side.replicas > 1 else ""
-    return f"{side.answered.successes} of {side.answered.total}{of}"
+    wrong = [f"{count} {outcome}" for outcome, count in side.outcomes.items() if outcome not in SUCCESSES]
+    lost = f" ({', '.join(wrong)})" if wrong else ""
+    return f"{side.answered.successes} of {side.answered.total}{of}{lost}"
 
 
 def _late(side: DirectSide | None) -> Cell:

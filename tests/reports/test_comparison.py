@@ -162,10 +162,10 @@ def test_replicas_that_were_asked_directly_are_matched_by_role() -> None:
         return reading(tape.rows, drill=name, probes=probes)
 
     late, quick = asked(18.0, "late"), asked(15.5, "quick")
-    rows = [line.split("  ") for line in section(written(late, quick, 100), "Replicas, asked directly by direct")]
+    rows = [line.split("  ") for line in section(written(late, quick, 140), "Replicas, asked directly by direct")]
     assert [[cell.strip() for cell in row if cell.strip()] for row in rows] == [
         ["A", "B", "B − A"],
-        ["victim: answered", "2 of 3", "2 of 3"],
+        ["victim: answered", "2 of 3 (1 connect_refused)", "2 of 3 (1 connect_refused)"],
         ["victim: sent to after it stopped", "1, 1 lost", "0"],
         ["replacement: answered", "1 of 1", "1 of 1"],
         ["replacement: served, after the fault", "4.000 s", "4.000 s", "+0.000 s"],
@@ -174,6 +174,8 @@ def test_replicas_that_were_asked_directly_are_matched_by_role() -> None:
     ]
     pairs = {pair.role: pair for pair in compare(late, quick).direct}
     assert list(pairs) == ["victim 1", "replacement 1", "others"]
+    assert pairs["victim 1"].a is not None
+    assert pairs["victim 1"].a.outcomes == {"complete": 2, "connect_refused": 1}
     for side, ids in ((late, pairs["victim 1"].evidence.a), (quick, pairs["victim 1"].evidence.b)):
         refused = side.picture.direct.requests
         assert ids == refused.ids(refused.is_outcome("connect_refused"))
