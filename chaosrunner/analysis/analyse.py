@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from chaosrunner.analysis import aggregate, disruptions, outages, own, recovery
 from chaosrunner.analysis.context import AnalysisContext
@@ -46,6 +45,9 @@ from chaosrunner.analysis.throughput import throughput
 from chaosrunner.analysis.verdict import EXIT_CODES, check, verdict
 from chaosrunner.timeline.outcomes import Outcome
 from chaosrunner.timeline.rows import Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Source(Protocol):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from chaosrunner.analysis.facts import EVIDENCE_LIMIT
 from chaosrunner.timeline.outcomes import OUTSIDE_RATES, SUCCESSES, Outcome
 from chaosrunner.timeline.rows import Request
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # only whoever analyses a recording waits for it, not a run that begins
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -58,6 +59,8 @@ class Vocabulary:
         return code
 
     def encode(self, column: pa.ChunkedArray) -> Codes:
+        import pyarrow as pa
+
         encoded = column.combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
@@ -124,6 +127,8 @@ class Requests:
 
         Raises ValueError where an outcome is none of the outcome table.
         """
+        import pyarrow as pa
+
         self = cls()
         self._table = table
         self._size = table.num_rows
@@ -157,12 +162,16 @@ class Requests:
     @classmethod
     def split(cls, table: pa.Table) -> tuple[Requests, Requests]:
         """Those of the service, and those that went to replicas directly. Raises ValueError as `of` does."""
+        import pyarrow.compute as pc
+
         if "replica" not in table.column_names or table["replica"].null_count == table.num_rows:
             return cls.of(table), cls()
         direct = pc.is_valid(table["replica"])
         return cls.of(table.filter(pc.invert(direct))), cls.of(table.filter(direct))
 
     def _chunks(self, column: pa.ChunkedArray) -> None:
+        import pyarrow.compute as pc
+
         start = 0
         for part in column.chunks:
             times = part.flatten().to_numpy(zero_copy_only=False)
@@ -360,6 +369,8 @@ class Requests:
     def text(self, column: str, indices: Sequence[int] | Ints) -> list[Any]:
         """Values of `request`, `error` or `expected` at these positions."""
         if self._table is not None:
+            import pyarrow as pa
+
             values: list[Any] = self._table[column].take(pa.array(indices, pa.int64())).to_pylist()
             return values
         texts = self._texts[column]

@@ -14,7 +14,7 @@ from chaosrunner.cluster.patience import Backoff
 from chaosrunner.cluster.resources import Object
 from chaosrunner.cluster.session import JSON_PATCH, Answer, ApiError, Cluster, Unreachable
 from chaosrunner.errors import UserError
-from chaosrunner.journal import created, fields, injected, ran, toxic
+from chaosrunner.journal import created, fields, injected, ran
 from chaosrunner.journal.journal import Created, Entry, Injected, JournalLost, Ran, State, Toxic
 from chaosrunner.timeline import rows
 from chaosrunner.timeline.rows import Emit
@@ -166,6 +166,8 @@ def command(entry: Entry) -> str:
         case Injected():
             return injected.command(entry)
         case Toxic():
+            from chaosrunner.journal import toxic
+
             return toxic.command(entry)
         case Created():
             own = [fields.command(entry)] if entry.fields else []
@@ -188,6 +190,8 @@ def _undo_of(entry: Entry) -> Undo:
         case Injected():
             return injected.undo
         case Toxic():
+            from chaosrunner.journal import toxic  # with an HTTP client, which no other undo waits for
+
             return toxic.undo
         case Created():
             return _delete_and_put_back

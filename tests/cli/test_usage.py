@@ -217,6 +217,22 @@ def test_help_and_version_load_nothing_of_a_run() -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        # Tables are for what has been recorded: no run waits for them at its start.
+        ("chaosrunner.cli.running", {"pandas", "pyarrow"}),
+        # A guardian acts beside a run that died: soon, and without what only the undo of toxics needs.
+        ("chaosrunner.journal.undo", {"pandas", "pyarrow", "numpy", "httpx", "chaosrunner.playbook"}),
+    ],
+)
+def test_what_a_command_does_not_need_at_its_start_is_not_loaded(module: str, heavy: set[str]) -> None:
+    script = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", script], text=True, timeout=60).split()
+    assert module in loaded
+    assert sorted(heavy & set(loaded)) == []
+
+
+@pytest.mark.parametrize(
     ("words", "cursor", "offered"),
     [
         ("chaosrunner re", 1, {"rehearse", "report", "recover"}),
