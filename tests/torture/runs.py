@@ -69,7 +69,8 @@ class Plan:
     def of(cls, seed: int, number: int, kinds: list[Kind]) -> Plan:
         random = Random(f"{seed}/{number}")
         kind = kinds[number % len(kinds)]
-        foreign = random.randrange(len(kind.foreign)) if kind.foreign and random.random() < FOREIGN_SHARE else None
+        share = FOREIGN_SHARE * len(kinds) / max(1, sum(bool(kind.foreign) for kind in kinds))
+        foreign = random.randrange(len(kind.foreign)) if kind.foreign and random.random() < share else None
         near = random.random() < NEAR_SHARE
         before = near and random.random() < 0.4
         moment = random.randint(1, max(1, kind.moments - 2) if before else kind.moments) if near else None
@@ -89,8 +90,8 @@ FOREIGN_HOLD = 10.0
 ABANDONED_HOLD = 4.0
 """Seconds after which a fault ends that nobody undoes."""
 
-FOREIGN_SHARE = 0.16
-"""Of the runs whose kind knows such a change; a tenth of all."""
+FOREIGN_SHARE = 0.12
+"""Of all runs, those in which somebody changes the same object: a tenth, and some for those that end before."""
 
 
 @dataclass
