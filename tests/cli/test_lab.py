@@ -139,6 +139,7 @@ def test_init_plan_run_and_ctrl_c(up: Up, tmp_path: Path) -> None:
 def test_a_killed_run_holds_its_target_until_it_is_recovered(up: Up, tmp_path: Path) -> None:
     drill, timelines = up.drill(tmp_path / "drill.yaml"), tmp_path / "t"
     with up.start("run", drill, "--yes", "--timelines", timelines) as run:
+        wait_for(lambda: up.ask(lambda cluster: cluster.list(LEASES, "lab")).items)
         kill_with_guardian(run)
     (folder,) = timelines.glob("*/*")
     again = up.call("run", drill, "--yes", "--timelines", timelines)

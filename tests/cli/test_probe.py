@@ -218,7 +218,7 @@ def test_credentials_are_sent_and_not_kept(tmp_path: Path) -> None:
     assert secret not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_it_with_what_there_is(number: signal.Signals, url: str) -> None:
     process = start(url, "-d", "60s", "-c", "2", "--max-tokens", "8", "--metrics", "0")
     assert process.stderr is not None

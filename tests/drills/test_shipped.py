@@ -54,5 +54,5 @@ def test_stages_agree_with_the_labs_own_log(rehearsed: Rehearse, drill: str) -> 
 
 
 def test_timelines_are_written_below_the_drill(rehearsed: Rehearse) -> None:
-    folder: Path = rehearsed("lab-cordon-and-rollback").folder
-    assert folder.parent.name == "lab-cordon-and-rollback"
+    folder: Path = rehearsed("lab-evict-one-replica").folder
+    assert folder.parent.name == "lab-evict-one-replica"

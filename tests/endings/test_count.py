@@ -126,7 +126,7 @@ async def probe(url: str, requests: int, connection: Any) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize("connection", ["new", "reused"])
+@pytest.mark.parametrize("connection", [pytest.param("new", marks=pytest.mark.slow), "reused"])
 @pytest.mark.parametrize("requests", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 async def test_every_outcome_is_what_the_server_did(requests: int, connection: str, tmp_path: Path) -> None:
     log = tmp_path / "endings.jsonl"

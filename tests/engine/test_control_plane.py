@@ -59,7 +59,7 @@ def taken(ran: Ran) -> set[str | None]:
         pytest.param("restart", "undo sent", marks=pytest.mark.slow),
         pytest.param("cold start", "before the fault", marks=pytest.mark.slow),
         pytest.param("cold start", "eviction sent", marks=pytest.mark.slow),
-        ("cold start", "undo sent"),
+        pytest.param("cold start", "undo sent", marks=pytest.mark.slow),
         pytest.param("freeze", "cordon sent", marks=pytest.mark.slow),
         pytest.param("freeze", "wait", marks=pytest.mark.slow),
         pytest.param("strand", "before the fault", marks=pytest.mark.slow),
@@ -69,7 +69,7 @@ def taken(ran: Ran) -> set[str | None]:
         pytest.param("403 no role", "cordon sent", marks=pytest.mark.slow),
         ("429", "eviction sent"),
         pytest.param("429", "undo sent", marks=pytest.mark.slow),
-        ("500 etcd slow", "eviction sent"),
+        pytest.param("500 etcd slow", "eviction sent", marks=pytest.mark.slow),
         pytest.param("500 no leader", "cordon sent", marks=pytest.mark.slow),
         pytest.param("503", "wait", marks=pytest.mark.slow),
         pytest.param("504", "undo sent", marks=pytest.mark.slow),
@@ -99,10 +99,17 @@ def test_trouble_at_the_very_end_is_a_gap_that_is_closed_or_told(
     [
         ("/nodes/", "cordon sent", STEPS),
         ("/eviction", "eviction sent", STEPS),
-        ("/nodes/", "undo sent", STEPS),
+        pytest.param("/nodes/", "undo sent", STEPS, marks=pytest.mark.slow),
         ("/leases/", "before the fault", STEPS),
-        ("/pods/", "before the fault", [BASELINE, {"delete-pod": {"pods": 1}}, WAIT]),
-        ("/eviction", "eviction sent", [BASELINE, {"drain": {"nodes": 1, "of": "workload", "timeout": "30s"}}, WAIT]),
+        pytest.param(
+            "/pods/", "before the fault", [BASELINE, {"delete-pod": {"pods": 1}}, WAIT], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "/eviction",
+            "eviction sent",
+            [BASELINE, {"drain": {"nodes": 1, "of": "workload", "timeout": "30s"}}, WAIT],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["cordon", "eviction", "undo", "lease", "delete", "drain"],
 )

@@ -46,7 +46,7 @@ def run(lab: Lab, tmp_path: Path, steps: list[drills.Step], *checks: Any, **dire
     return ran
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_replacement_joins_and_the_victim_leaves(lab: Lab, tmp_path: Path, workers: int) -> None:
     before = lab.pods()
     load = {"closed": {"concurrency": workers, "pause": "50ms"}}

@@ -38,7 +38,7 @@ def test_a_production_drill_runs_only_where_somebody_names_its_cluster(lab: Lab,
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize(("typed", "code"), [(b"lab\n", 0), (b"staging\n", 6)])
+@pytest.mark.parametrize(("typed", "code"), [pytest.param(b"lab\n", 0, marks=pytest.mark.slow), (b"staging\n", 6)])
 def test_the_clusters_name_can_be_typed(typed: bytes, code: int, lab: Lab, tmp_path: Path) -> None:
     drill = drills.write(tmp_path, lab, [BASELINE, hold(0.2)], production=True)
     mine, theirs = pty.openpty()

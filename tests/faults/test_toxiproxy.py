@@ -377,6 +377,7 @@ async def test_a_toxiproxy_that_is_away_is_asked_again(tmp_path: Path) -> None:
         assert [context.journal.state(entry) for entry in context.journal.open()] == ["intent"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_recover_and_the_guardian_name_a_toxiproxy_that_ended(tmp_path: Path, kind: str) -> None:
     if kind == "toxiproxy" and toxiproxy.program() is None:

@@ -139,8 +139,20 @@ async def test_the_errors_of_the_system_are_the_causes(tls: bool, server_tls: ss
     assert isinstance(kept.error.__cause__, ConnectionResetError)
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("connection", ["new", "reused", "fixed"])
+@pytest.mark.parametrize(
+    ("connection", "tls"),
+    [
+        pytest.param(connection, tls, id=f"{connection}-{name}", marks=[] if quick else [pytest.mark.slow])
+        for connection, tls, name, quick in [
+            ("new", False, "plain", True),
+            ("new", True, "tls", False),
+            ("reused", False, "plain", False),
+            ("reused", True, "tls", True),
+            ("fixed", False, "plain", False),
+            ("fixed", True, "tls", False),
+        ]
+    ],
+)
 async def test_cancelled_at_any_point_it_leaves_no_socket(
     connection: str, tls: bool, certificate: Path, server_tls: ssl.SSLContext
 ) -> None:

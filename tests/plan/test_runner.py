@@ -163,7 +163,7 @@ def ran(standing: Standing, drill: str, node: str, labels: dict[str, str], *, to
         pytest.param(*case, told, id=f"{name}-{'downward' if told else 'own-pod'}", marks=[pytest.mark.slow] * slow)
         for name, told, slow, case in [
             ("on-its-node", True, False, ("lab-drain-node", "node2", {"app": "runner"}, {"runner_on_node"})),
-            ("on-its-node", False, False, ("lab-drain-node", "node2", {"app": "runner"}, {"runner_on_node"})),
+            ("on-its-node", False, True, ("lab-drain-node", "node2", {"app": "runner"}, {"runner_on_node"})),
             ("elsewhere", True, True, ("lab-drain-node", "infra", {"app": "runner"}, set())),
             ("elsewhere", False, True, ("lab-drain-node", "infra", {"app": "runner"}, set())),
             ("target", True, True, ("lab-evict-one-replica", "node2", {"app": "model"}, {"runner_is_target"})),
