@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_network
+from itertools import product
 from typing import Any
 
 import anyio
@@ -321,6 +323,11 @@ class EphemeralContainer:
             return [
                 refuse("direction", text, "direction: out delays the Pod's answers, which a caller cannot tell apart")
             ]
+        for other in [*_running(pod), *standing.effects]:
+            if _exclude(effect, other):
+                text = f"{name} is hit already by {other.kind} of the same packets on their way out: each has one fate"
+                how = "end the one before, by heal or by a hold as long as it stands, or give each its own ports"
+                return [refuse("effects_clash", text, how)]
         return await check(cluster, pod, self.agent, self._work(effect))
 
     async def apply(
@@ -356,6 +363,29 @@ class EphemeralContainer:
     async def verify_healed(self, context: Context, pod: Object, effect: NetworkEffect, entry: Entry) -> Seen:
         """By the state of the agent, which ends well only after it has seen that its rules are gone."""
         return await healed(context, pod, entry)
+
+
+def _running(pod: Object) -> list[NetworkEffect]:
+    """Effects that agents make in the Pod's network just now, by the Pod's object."""
+    found = []
+    for container in (pod.get("spec") or {}).get("ephemeralContainers") or []:
+        match container.get("args"):
+            case ["network", str(spec)] if injected.status(pod, container["name"]).phase == "running":
+                found.append(msgspec.json.decode(spec, type=NetworkEffect))
+    return found
+
+
+def _exclude(one: NetworkEffect, other: NetworkEffect) -> bool:
+    """Whether packets that leave could be meant by both: the agent hands each to one class of a queueing discipline,
+    and the rules that come last win. A reset is no class, and packets that come are dropped by whichever rule."""
+    classed = all(each.direction != "in" and each.kind != "reject" for each in (one, other))
+    same_ports = not one.ports or not other.ports or bool({*one.ports} & {*other.ports})
+    networks = [[ip_network(peer, strict=False) for peer in each.peers] for each in (one, other)]
+    if all(networks):
+        same_peers = any(a.version == b.version and a.overlaps(b) for a, b in product(*networks))
+    else:
+        same_peers = one.peer == other.peer or "everywhere" in (one.peer, other.peer)
+    return classed and same_ports and same_peers
 
 
 async def healed(context: Context, pod: Object, entry: Entry) -> Seen:

@@ -19,6 +19,7 @@ import pytest
 
 from chaosrunner.cluster import ClusterConfig, connect
 from chaosrunner.cluster.resources import PODS
+from chaosrunner.errors import UserError
 from chaosrunner.faults.base import Context, Fault, PlanContext
 from chaosrunner.faults.ephemeral import Agent, EphemeralContainer
 from chaosrunner.faults.network import Network, NetworkEffect, Peers
@@ -285,6 +286,21 @@ async def test_no_more_comes_through_than_the_rate(place: Place) -> None:
         assert 0.8 * size * 8 / rate <= time.monotonic() - began <= 1.5 * size * 8 / rate
         assert (await fault.verify(run.context)).targets[0].bitten
         await end(run, fault)
+
+
+async def test_what_leaves_has_one_fate_and_what_comes_may_have_two(place: Place) -> None:
+    async with running(place) as run:
+        first = network(place, "rate", bits_per_second=1e6, direction="out")
+        await begin(run, first)
+        with pytest.raises(UserError, match="server is hit already by rate of the same packets on their way out"):
+            await network(place, "partition").apply(run.context)
+        second, third = network(place, "loss", percent=20.0, direction="in"), network(place, "partition", ports=(1,))
+        for fault in (second, third):
+            await begin(run, fault)
+        for fault in (first, second, third):
+            await end(run, fault)
+        assert place.rules() == ""
+        assert place.answers()
 
 
 async def test_a_kernel_without_netem_is_one_clear_error_and_nothing_stays(place: Place) -> None:
