@@ -4,33 +4,39 @@ VENV ?= .venv
 RUN := $(VENV)/bin/chaosrunner
 PYTEST := $(VENV)/bin/pytest
 # Files side by side, in the order that tests/conftest.py gives them.
-SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := -n 5 --dist loadfile --no-loadscope-reorder
+# What is about the labs themselves, and not about what is tried on them.
+OF_LABS := tests/lab tests/conformance tests/toxiproxy tests/cli/test_lab.py tests/cli/test_standing.py
 
 # Compiled modules are kept: some hundred processes, and each worker, would compile the same ones again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: drill test toxiproxy test-slow test-real test-real-slow cover check style types rules compiled bench trial clean
+.PHONY: drill test test-lab toxiproxy test-slow test-real test-real-slow cover check style types rules compiled bench trial clean
 
 # The main job: one drill that must fail for the expected reason, and its graceful twin, which must pass.
 drill: $(VENV)/ready
 	$(RUN) rehearse drills/lab-evict-one-replica.yaml drills/lab-evict-one-replica-graceful.yaml \
 	  --expect failed:loss_on_victim,incomplete_200 --expect passed
 
-# All tests that need no more than this, and the checks on style, types and the rules between rooms. Many wait for real
-# clocks: what failed beside others, on a machine that others use too, is tried once more by itself.
-test: $(VENV)/ready toxiproxy
-	$(MAKE) --no-print-directory -j2 compiled check
-	$(PYTEST) $(SIDE_BY_SIDE) || $(PYTEST) --last-failed --last-failed-no-failures none
+# The product's tests. Many wait for real clocks: what failed beside others, on a machine that others use too, is tried
+# once more by itself.
+test: $(VENV)/ready toxiproxy compiled
+	$(PYTEST) $(SIDE_BY_SIDE) $(OF_LABS:%=--ignore=%) || \
+	  $(PYTEST) $(OF_LABS:%=--ignore=%) --last-failed --last-failed-no-failures none
+
+# The tests of the embedded lab, its commands, and whatever of the real one needs no Kubernetes.
+test-lab: $(VENV)/ready toxiproxy
+	$(PYTEST) $(SIDE_BY_SIDE) $(OF_LABS) || $(PYTEST) $(OF_LABS) --last-failed --last-failed-no-failures none
 
 # The real Toxiproxy, built once from its source where there is a Go; without it the tests that want it are left out.
 toxiproxy: $(VENV)/ready
 	-$(VENV)/bin/python -m tests.toxiproxy
 
-# More combinations of what `test` tests.
+# More combinations of what `test` and `test-lab` test.
 test-slow: $(VENV)/ready
 	$(PYTEST) $(SIDE_BY_SIDE) -m 'slow and not real'
 
-# What `test` covers; takes half as long again.
+# What both cover; takes half as long again.
 cover: $(VENV)/ready
 	$(PYTEST) $(SIDE_BY_SIDE) --cov --cov-report=term:skip-covered
 
@@ -44,6 +50,7 @@ test-real-slow: $(VENV)/ready
 	$(RUN) lab build
 	$(PYTEST) -m 'real and slow' --timeout=600
 
+# Style, types, and the rules between rooms.
 check: style types rules
 
 style: $(VENV)/ready
@@ -56,8 +63,8 @@ types: $(VENV)/ready
 rules: $(VENV)/ready
 	$(VENV)/bin/lint-imports --no-cache
 
-# Tests with their assertions rewritten, once for all workers: each would do it for itself, in a fresh clone. Meanwhile
-# mypy, which uses one core. What cannot be collected is told by the tests themselves.
+# Tests with their assertions rewritten, once for all workers: each would do it for itself, in a fresh clone. What cannot
+# be collected is told by the tests themselves.
 compiled: $(VENV)/ready
 	@$(PYTEST) --collect-only -qq -p no:cacheprovider >/dev/null || true
 
