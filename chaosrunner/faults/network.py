@@ -188,7 +188,7 @@ class Network:
     ) -> None:
         """`effect` without peers and spared networks, which are looked up when it is made."""
         self.pods = list(pods)
-        self.effect = effect
+        self.effect = msgspec.structs.replace(effect, peer=peers.name)
         self.before: Mapping[str, Sequence[NetworkEffect]] = {}
         """Of a plan: what the steps before it do to the network of Pods, by UID."""
         self._peers = peers
@@ -257,9 +257,7 @@ class Network:
         peers = await self._peers.resolve(cluster)
         hosts = [host["ip"] for host in (pod.get("status") or {}).get("hostIPs") or [] if host.get("ip")]
         spare = [f"{ip}/128" if ":" in ip else f"{ip}/32" for ip in hosts] if self._keep_ready else []
-        return msgspec.structs.replace(
-            self.effect, peer=self._peers.name, peers=peers, spare=tuple(spare), spare_gateway=self._keep_ready
-        )
+        return msgspec.structs.replace(self.effect, peers=peers, spare=tuple(spare), spare_gateway=self._keep_ready)
 
     async def _choose(
         self, cluster: Cluster, pod: Object, effect: NetworkEffect, standing: Standing

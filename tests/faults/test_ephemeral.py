@@ -43,6 +43,8 @@ def hit(pod: dict[str, Any], made: NetworkEffect, state: str) -> dict[str, Any]:
         (effect("partition", ports=(8000,)), effect("loss", ports=(9000,)), False),
         (effect("partition", peers=("10.0.0.0/8",)), effect("loss", peers=("10.1.2.3/32",)), True),
         (effect("partition", peers=("10.0.0.0/8",)), effect("loss"), True),
+        (effect("partition", peer="gateway"), effect("loss", peer="gateway", peers=("10.1.2.3/32",)), True),
+        (effect("partition", peer="gateway"), effect("loss", peer="10.0.0.0/8", peers=("10.0.0.0/8",)), False),
         (effect("partition", peers=("10.0.0.0/8",)), effect("loss", peers=("11.0.0.0/8", "fd00::/8")), False),
     ],
 )
