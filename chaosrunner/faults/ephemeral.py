@@ -368,7 +368,9 @@ class EphemeralContainer:
 def _running(pod: Object) -> list[NetworkEffect]:
     """Effects that agents make in the Pod's network just now, by the Pod's object."""
     found = []
-    for container in (pod.get("spec") or {}).get("ephemeralContainers") or []:
+    for container in injected.containers(pod):
+        if not container["name"].startswith(container_name("")):
+            continue  # somebody else's
         match container.get("args"):
             case ["network", str(spec)] if injected.status(pod, container["name"]).phase == "running":
                 found.append(msgspec.json.decode(spec, type=NetworkEffect))

@@ -82,7 +82,7 @@ def event(line: str) -> dict[str, Any]:
 
 def status(pod: Object, name: str) -> Status:
     """How the Pod's ephemeral container of this name is."""
-    if not any(one.get("name") == name for one in _containers(pod)):
+    if not any(one.get("name") == name for one in containers(pod)):
         return Status("absent")
     told = (pod.get("status") or {}).get("ephemeralContainerStatuses") or []
     state = next((one.get("state") or {} for one in told if one.get("name") == name), {})
@@ -95,7 +95,8 @@ def status(pod: Object, name: str) -> Status:
     return Status("waiting", waiting.get("reason") or "", waiting.get("message") or "")
 
 
-def _containers(pod: Object) -> list[dict[str, Any]]:
+def containers(pod: Object) -> list[dict[str, Any]]:
+    """The Pod's ephemeral containers, somebody else's too."""
     return (pod.get("spec") or {}).get("ephemeralContainers") or []
 
 
@@ -136,7 +137,7 @@ def patch(pod: Object, added: dict[str, Any]) -> list[fields.Operation]:
     place = "/spec/ephemeralContainers"
     add: fields.Operation = (
         {"op": "add", "path": f"{place}/-", "value": added}
-        if _containers(pod)
+        if containers(pod)
         else {"op": "add", "path": place, "value": [added]}
     )
     metadata = meta(pod)
@@ -184,7 +185,7 @@ def late(answer: Answer) -> bool:
 def notes(pod: Object) -> list[fields.Note]:
     """The undo of each ephemeral container of ours in a Pod, oldest first, for where the journal is not at hand."""
     found = []
-    for one in _containers(pod):
+    for one in containers(pod):
         for variable in one.get("env") or []:
             if variable.get("name") == UNDO:
                 try:
